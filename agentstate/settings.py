@@ -1,0 +1,217 @@
+"""Every setting, in sections. With env.py the only reader of the environment.
+
+The defaults run on a fresh checkout: without DATABASE_URL and REDIS_URL the embedded
+services are used, whose addresses `agentstate.embedded` leaves in the data folder.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import dj_database_url
+
+from agentstate.env import env_bool, env_int, env_list, env_str
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+DATA_DIR = Path(env_str("AGENTSTATE_DATA_DIR", ".data"))
+if not DATA_DIR.is_absolute():
+    DATA_DIR = BASE_DIR / DATA_DIR
+
+
+def _data_file(name: str) -> dict[str, Any]:
+    """A JSON file of the data folder; empty while the folder has not been set up."""
+    try:
+        loaded: dict[str, Any] = json.loads((DATA_DIR / name).read_text())
+    except FileNotFoundError:
+        return {}
+    return loaded
+
+
+# Written by agentstate.embedded, readable by their owner alone.
+_secrets = _data_file("secrets.json")
+_services = _data_file("services.json")
+
+# --- Core
+SECRET_KEY = env_str("AGENTSTATE_SECRET_KEY") or _secrets.get("secret_key", "")
+if not SECRET_KEY:
+    # No data folder yet: a command such as `makemigrations --check` needs some key,
+    # and nothing it signs outlives the process.
+    from django.core.management.utils import get_random_secret_key
+
+    SECRET_KEY = get_random_secret_key()
+DEBUG = env_bool("AGENTSTATE_DEBUG", False)
+ALLOWED_HOSTS = env_list(
+    "AGENTSTATE_ALLOWED_HOSTS", "localhost,127.0.0.1,[::1],testserver"
+)
+CSRF_TRUSTED_ORIGINS = env_list("AGENTSTATE_TRUSTED_ORIGINS")
+PORT = env_int("AGENTSTATE_PORT", 8000, low=1, high=65535)
+DEMO = env_bool("AGENTSTATE_DEMO", True)
+
+INSTALLED_APPS = [
+    "unfold",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django_htmx",
+    "rest_framework",
+    "drf_spectacular",
+    "procrastinate.contrib.django",
+    "agentstate",
+    "access_app",
+    "sessions_app",
+]
+
+MIDDLEWARE = [
+    "agentstate.middleware.RequestContextMiddleware",
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+]
+
+ROOT_URLCONF = "agentstate.urls"
+WSGI_APPLICATION = "agentstate.wsgi.application"
+ASGI_APPLICATION = "agentstate.asgi.application"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+# --- Postgres
+DATABASE_URL = env_str("DATABASE_URL") or _services.get("database_url", "")
+DATABASES: dict[str, dict[str, Any]] = {
+    "default": {
+        **dj_database_url.parse(
+            DATABASE_URL or "postgres://agentstate@127.0.0.1:1/agentstate"
+        ),
+        "ENGINE": "django.db.backends.postgresql",
+        # Behind PgBouncer in transaction mode a cursor does not outlive a transaction.
+        "DISABLE_SERVER_SIDE_CURSORS": True,
+    }
+}
+DATABASES["default"].setdefault("OPTIONS", {})
+DATABASES["default"]["OPTIONS"] |= {
+    "pool": {
+        "min_size": 1,
+        "max_size": env_int("AGENTSTATE_DB_POOL_SIZE", 12, low=1, high=500),
+        "timeout": 10,  # seconds a request waits for a connection before it gets a 503
+    },
+    "connect_timeout": 5,  # seconds
+    "application_name": "agentstate",
+}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+# --- Redis or Valkey: working memory, rate limits, live hints
+REDIS_URL = env_str("REDIS_URL") or _services.get(
+    "redis_url", "redis://127.0.0.1:1/0"
+)
+REDIS_TIMEOUT = 0.25  # seconds; no request waits longer for Redis
+CACHES = {
+    "default": {
+        "BACKEND": "django_redis.cache.RedisCache",
+        "LOCATION": REDIS_URL,
+        "OPTIONS": {
+            "SOCKET_CONNECT_TIMEOUT": REDIS_TIMEOUT,
+            "SOCKET_TIMEOUT": REDIS_TIMEOUT,
+            "CONNECTION_POOL_KWARGS": {"max_connections": 64},
+        },
+    }
+}
+
+# --- API
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": ["access_app.api.authentication.ApiKeyAuth"],
+    "DEFAULT_PERMISSION_CLASSES": ["access_app.api.permissions.HasScope"],
+    "DEFAULT_RENDERER_CLASSES": ["agentstate.api.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["agentstate.api.parsers.JSONParser"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "agentstate.api.errors.problem_response",
+    "UNAUTHENTICATED_USER": None,
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "AgentState",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
+    "DESCRIPTION": "Durable state for AI agents: sessions, events and state.",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "COMPONENT_SPLIT_REQUEST": True,
+}
+DATA_UPLOAD_MAX_MEMORY_SIZE = None  # the parser enforces REQUEST_MAX_BYTES, with a 413
+REQUEST_MAX_BYTES = 40 * 1024 * 1024
+EVENT_PAYLOAD_MAX_BYTES = 32 * 1024 * 1024
+EVENTS_PER_BATCH = 1000
+JSON_MAX_DEPTH = 100
+STATE_MAX_BYTES = 8 * 1024 * 1024
+RATE_LIMIT_PER_MINUTE = env_int("AGENTSTATE_RATE_LIMIT_PER_MINUTE", 600_000, low=0)
+IDEMPOTENCY_HOURS = 24
+
+# --- People
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in (
+        "UserAttributeSimilarityValidator",
+        "MinimumLengthValidator",
+        "CommonPasswordValidator",
+        "NumericPasswordValidator",
+    )
+]
+LOGIN_URL = "/admin/login/"
+LOGIN_REDIRECT_URL = "/"
+
+# --- Time, language, files
+LANGUAGE_CODE = "en-us"
+TIME_ZONE = "UTC"
+USE_I18N = False
+USE_TZ = True
+STATIC_URL = "static/"
+STATICFILES_DIRS = [BASE_DIR / "static"]
+STATIC_ROOT = DATA_DIR / "static"
+
+# --- Security
+SECURE_CONTENT_TYPE_NOSNIFF = True
+X_FRAME_OPTIONS = "DENY"
+SECURE_REFERRER_POLICY = "same-origin"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+# True behind TLS; the embedded mode serves plain HTTP on loopback.
+HTTPS = env_bool("AGENTSTATE_HTTPS", False)
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
+SECURE_SSL_REDIRECT = HTTPS
+SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = HTTPS
+if HTTPS:
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+
+# --- Logging: one JSON object a line, with the request's id
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"json": {"()": "agentstate.logs.JSONFormatter"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "json"}},
+    "root": {"handlers": ["console"], "level": env_str("AGENTSTATE_LOG_LEVEL", "INFO")},
+    "loggers": {
+        # Refusals are answers, not faults: counted in /metrics, not logged as errors.
+        "django.request": {"level": "ERROR"},
+        "procrastinate": {"level": "WARNING"},
+    },
+}
