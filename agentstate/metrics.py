@@ -1,0 +1,49 @@
+"""Prometheus metrics of all our processes, gathered through files in the data folder.
+
+Each process writes its own file and `/metrics` adds them up, whichever process answers.
+"""
+
+import os
+
+from django.conf import settings
+from django.http import HttpRequest
+
+# prometheus_client chooses between memory and files when it is first imported.
+os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", str(settings.DATA_DIR / "metrics"))
+os.makedirs(os.environ["PROMETHEUS_MULTIPROC_DIR"], exist_ok=True)
+
+from prometheus_client import (  # noqa: E402
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    generate_latest,
+)
+from prometheus_client.multiprocess import MultiProcessCollector  # noqa: E402
+
+REQUESTS = Counter(
+    "agentstate_requests_total",
+    "Requests answered.",
+    ["method", "route", "status"],
+)
+REQUEST_SECONDS = Histogram(
+    "agentstate_request_seconds",
+    "Time from the first middleware to the answer.",
+    ["method", "route"],
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 30),
+)
+METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+
+
+def record_request(request: HttpRequest, status: int, seconds: float) -> None:
+    # The route, not the path: paths hold ids, and each label set is kept for ever.
+    route = request.resolver_match.route if request.resolver_match else "none"
+    method = request.method if request.method in METHODS else "other"
+    REQUESTS.labels(method, route, status).inc()
+    REQUEST_SECONDS.labels(method, route).observe(seconds)
+
+
+def exposition() -> bytes:
+    """Everything that was counted since the server started, as Prometheus reads it."""
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return generate_latest(registry)

@@ -1,0 +1,14 @@
+"""Composition: where each app's pages and API are mounted."""
+
+from django.contrib import admin
+from django.urls import path
+
+from agentstate import views
+
+urlpatterns = [
+    path("", views.home, name="home"),
+    path("healthz", views.healthz),
+    path("readyz", views.readyz),
+    path("metrics", views.metrics),
+    path("admin/", admin.site.urls),
+]
