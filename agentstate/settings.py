@@ -39,6 +39,8 @@ if not SECRET_KEY:
     from django.core.management.utils import get_random_secret_key
 
     SECRET_KEY = get_random_secret_key()
+# Threads of one web process. More of them than connections in the pool would only wait.
+WEB_THREADS = env_int("AGENTSTATE_WEB_THREADS", 8, low=1, high=500)
 DEBUG = env_bool("AGENTSTATE_DEBUG", False)
 ALLOWED_HOSTS = env_list(
     "AGENTSTATE_ALLOWED_HOSTS", "localhost,127.0.0.1,[::1],testserver"
@@ -54,6 +56,7 @@ INSTALLED_APPS = [
     "django.contrib.contenttypes",
     "django.contrib.sessions",
     "django.contrib.messages",
+    "django.contrib.postgres",
     "django.contrib.staticfiles",
     "django_htmx",
     "rest_framework",

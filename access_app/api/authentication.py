@@ -1,0 +1,35 @@
+"""From a request's headers to its Caller."""
+
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.request import Request
+
+from access_app.callers import Caller, identify
+from access_app.errors import Unauthenticated
+
+CHALLENGE = 'Bearer realm="agentstate"'
+
+
+class ApiKeyAuth(BaseAuthentication):
+    """`Authorization: Bearer KEY`, or `X-API-Key: KEY` where a proxy takes the first.
+
+    There is no user behind a key: `request.user` is None, `request.auth` the Caller.
+    """
+
+    def authenticate(self, request: Request) -> tuple[None, Caller]:
+        return None, identify(key_text_in(request))
+
+    def authenticate_header(self, request: Request) -> str:
+        return CHALLENGE
+
+
+def key_text_in(request: Request) -> str:
+    """Return the text of the key the request carries. Raises Unauthenticated."""
+    authorization = request.headers.get("Authorization", "")
+    if authorization:
+        scheme, _, text = authorization.partition(" ")
+        if scheme.lower() != "bearer":
+            raise Unauthenticated
+        return text.strip()
+    if text := request.headers.get("X-API-Key", ""):
+        return text.strip()
+    raise Unauthenticated

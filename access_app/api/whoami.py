@@ -1,0 +1,36 @@
+"""GET /api/v1/whoami: what the key in hand is."""
+
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from access_app.api.views import ANY_KEY, ApiRequest, ApiView
+from agentstate.api.params import read_params
+
+
+class WhoamiOut(serializers.Serializer[object]):
+    key_id = serializers.UUIDField()
+    project_id = serializers.UUIDField()
+    actor = serializers.CharField()
+    scopes = serializers.ListField(child=serializers.CharField())
+    subject = serializers.CharField(allow_null=True)
+    session_id = serializers.UUIDField(allow_null=True)
+    rate_limit_per_minute = serializers.IntegerField()
+
+
+class WhoamiView(ApiView):
+    scopes = {"GET": ANY_KEY}
+
+    def get(self, request: ApiRequest) -> Response:
+        read_params(request)
+        caller = request.auth
+        return Response(
+            {
+                "key_id": str(caller.key_id),
+                "project_id": str(caller.project_id),
+                "actor": caller.actor,
+                "scopes": sorted(caller.scopes),
+                "subject": caller.subject,
+                "session_id": str(caller.session_id) if caller.session_id else None,
+                "rate_limit_per_minute": caller.rate_limit_per_minute,
+            }
+        )

@@ -1,0 +1,168 @@
+"""How many calls a key may make in a minute.
+
+A window begins with a key's first call and lasts a minute of Redis' clock; one Lua
+script counts in one round trip, so that parallel calls are all counted. While Redis is
+down or slow each process counts for itself, with the same limit: N processes then let
+through at most N times as much. See docs/access.md.
+"""
+
+import logging
+import math
+import threading
+import time
+from dataclasses import dataclass
+from functools import cache
+from uuid import UUID
+
+import redis
+from django.conf import settings
+from redis.backoff import NoBackoff
+from redis.commands.core import Script
+from redis.retry import Retry
+
+from access_app.callers import Caller
+from access_app.errors import RateLimited
+
+logger = logging.getLogger(__name__)
+
+WINDOW = 60.0  # seconds
+PAUSE = 1.0  # seconds without Redis after it has failed
+LOCAL_ENTRIES = 10_000
+
+# Returns the calls in this window, this one included, and its milliseconds to go.
+COUNT = """
+local used = redis.call('INCR', KEYS[1])
+local left = redis.call('PTTL', KEYS[1])
+if left < 0 then
+  redis.call('PEXPIRE', KEYS[1], ARGV[1])
+  left = tonumber(ARGV[1])
+end
+return {used, left}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """A key's window after a call."""
+
+    limit: int
+    used: int
+    seconds_left: float
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {
+            "RateLimit-Limit": str(self.limit),
+            "RateLimit-Remaining": str(max(0, self.limit - self.used)),
+            "RateLimit-Reset": str(self.reset_seconds),
+        }
+
+    @property
+    def reset_seconds(self) -> int:
+        return max(1, math.ceil(self.seconds_left))
+
+    def check(self) -> None:
+        if self.used > self.limit:
+            raise RateLimited(self.limit, self.reset_seconds)
+
+
+def count_call(caller: Caller) -> Usage | None:
+    """Count one call of this key; None if it has no limit. Raises nothing."""
+    limit = caller.rate_limit_per_minute
+    if limit == 0:
+        return None
+    local = _local.count(caller.key_id)
+    used, seconds_left = _count_in_redis(caller) or local
+    return Usage(limit, used, seconds_left)
+
+
+def _count_in_redis(caller: Caller) -> tuple[int, float] | None:
+    if not _breaker.lets_through():
+        return None
+    key = f"agentstate:rate:{caller.project_id}:{caller.key_id}"
+    try:
+        used, left = _script()(keys=[key], args=[int(WINDOW * 1000)])
+    except redis.RedisError:
+        _breaker.open()
+        return None
+    _breaker.close()
+    return used, left / 1000
+
+
+class Breaker:
+    """Keeps calls away from a Redis that has just failed.
+
+    After a failure nobody asks for PAUSE seconds, then one call tries while the others
+    still stay away; so at most one request a second waits for a Redis that hangs.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._away_until: float | None = None  # time.monotonic()
+
+    def lets_through(self) -> bool:
+        if self._away_until is None:
+            return True
+        with self._lock:
+            now = time.monotonic()
+            if self._away_until is not None and now < self._away_until:
+                return False
+            self._away_until = now + PAUSE
+            return True
+
+    def open(self) -> None:
+        with self._lock:
+            if self._away_until is None:
+                logger.warning("rate limits: Redis is away, each process counts alone")
+            self._away_until = time.monotonic() + PAUSE
+
+    def close(self) -> None:
+        if self._away_until is None:
+            return
+        with self._lock:
+            self._away_until = None
+        logger.info("rate limits: Redis is back")
+
+
+class LocalWindows:
+    """This process's own count, always kept, so that it is right when it is needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._windows: dict[UUID, tuple[float, int]] = {}  # monotonic start, calls
+
+    def count(self, key_id: UUID) -> tuple[int, float]:
+        """Count a call and return the calls in the window and its seconds to go."""
+        now = time.monotonic()
+        with self._lock:
+            began, used = self._windows.get(key_id, (now, 0))
+            if now - began >= WINDOW:
+                began, used = now, 0
+            if len(self._windows) >= LOCAL_ENTRIES:
+                self._drop_old(now)
+            self._windows[key_id] = (began, used + 1)
+        return used + 1, WINDOW - (now - began)
+
+    def _drop_old(self, now: float) -> None:
+        self._windows = {
+            key: window
+            for key, window in self._windows.items()
+            if now - window[0] < WINDOW
+        }
+
+
+_breaker = Breaker()
+_local = LocalWindows()
+
+
+@cache
+def _script() -> Script:
+    client = redis.Redis.from_url(
+        settings.REDIS_URL,
+        socket_timeout=settings.REDIS_TIMEOUT,
+        socket_connect_timeout=settings.REDIS_TIMEOUT,
+        # A retry would wait as long again; the next call tries anew anyway.
+        retry=Retry(NoBackoff(), 0),
+        max_connections=64,
+    )
+    return client.register_script(COUNT)
