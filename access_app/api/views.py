@@ -155,10 +155,10 @@ class ApiView(APIView):
     def restored_body(self, body: str) -> str:
         return body
 
-    def finalize_response(
-        self, request: Request, response: HttpResponseBase, *args: Any, **kwargs: Any
-    ) -> HttpResponseBase:
-        response = super().finalize_response(request, response, *args, **kwargs)
+    def finalize_response[R: HttpResponseBase](
+        self, request: Request, response: R, *args: Any, **kwargs: Any
+    ) -> R:
+        super().finalize_response(request, response, *args, **kwargs)  # type: ignore[arg-type]
         if self.usage is not None:
             for name, value in self.usage.headers.items():
                 response[name] = value

@@ -95,7 +95,8 @@ def page_response(
     page: Page[Any], out: type[Serializer[Any]] | Callable[[Any], Any]
 ) -> Response:
     """Return `{"items", "next"}`; `out` is a serializer or makes one item's JSON."""
-    if isinstance(out, type) and issubclass(out, Serializer):
+    items: Any
+    if isinstance(out, type):
         items = out(page.items, many=True).data
     else:
         items = [out(item) for item in page.items]
@@ -127,7 +128,7 @@ def _decode_place(
     model: type[Model], names: list[str], scope: str, cursor: str
 ) -> list[Any]:
     values = decode_cursor(scope, cursor, len(names))
-    fields = [model._meta.get_field(name) for name in names]
+    fields: list[Any] = [model._meta.get_field(name) for name in names]
     return [field.to_python(v) for field, v in zip(fields, values, strict=True)]
 
 

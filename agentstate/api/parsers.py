@@ -60,10 +60,10 @@ def read_body(request: Request | HttpRequest) -> bytes:
     Reading twice is free: Django keeps the bytes.
     """
     http = request._request if isinstance(request, Request) else request
-    if "chunked" in http.META.get("HTTP_TRANSFER_ENCODING", "").lower():
+    encoding = http.META.get("HTTP_TRANSFER_ENCODING", "").lower()
+    if "chunked" in encoding and not http.META.get("CONTENT_LENGTH"):
         # WSGI hands such a body over as empty, and an empty write must not succeed.
-        if not http.META.get("CONTENT_LENGTH"):
-            raise LengthRequired
+        raise LengthRequired
     limit = settings.REQUEST_MAX_BYTES
     if declared_length(http) > limit:
         raise BodyTooLarge(limit_bytes=limit)
