@@ -33,10 +33,13 @@ class ExactJSONField(_JSONFieldBase):
         # As text: psycopg's own json loader would turn decimals into floats.
         return f"({sql})::text", params
 
-    def get_placeholder(
-        self, value: Any, compiler: Any, connection: "BaseDatabaseWrapper"
-    ) -> str:
-        return "%s" if hasattr(value, "as_sql") else "%s::json"
+    def get_placeholder_sql(
+        self, value: Any, compiler: SQLCompiler, connection: "BaseDatabaseWrapper"
+    ) -> tuple[str, tuple[Any, ...]]:
+        if hasattr(value, "as_sql"):
+            sql, params = compiler.compile(value)
+            return sql, tuple(params)
+        return "%s::json", (value,)
 
     def get_prep_value(self, value: Any) -> Any:
         if value is None or hasattr(value, "as_sql"):

@@ -1,0 +1,18 @@
+from typing import Any
+
+from django.apps import AppConfig
+from django.db.models.signals import post_migrate
+
+
+class SessionsConfig(AppConfig):
+    name = "sessions_app"
+    verbose_name = "Sessions"
+
+    def ready(self) -> None:
+        post_migrate.connect(_begin_generation, sender=self)
+
+
+def _begin_generation(plan: Any = None, **kwargs: Any) -> None:
+    from sessions_app.feed import begin_generation
+
+    begin_generation()

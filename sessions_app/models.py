@@ -1,0 +1,279 @@
+"""Sessions, their append-only log, and what is derived from it."""
+
+from django.contrib.postgres.indexes import GinIndex, OpClass
+from django.db import models
+from django.db.models import Q
+
+from access_app.models import Project
+from agentstate.clock import Now
+from agentstate.fields import ExactJSONField, Xid8Field
+from agentstate.ids import new_id
+from sessions_app.querysets import SEARCH_TEXT, EventQuerySet, SessionQuerySet
+
+
+class SessionStatus(models.TextChoices):
+    OPEN = "open"
+    CLOSED = "closed"
+    ARCHIVED = "archived"
+
+
+class Session(models.Model):
+    """One conversation of an agent: its log's head, and its state.
+
+    No index covers what an append changes (last_seq, updated_at), so that an append
+    rewrites no index. `lineage` is empty except in forks: there it lists
+    `[session_id, upto_seq]` from the oldest ancestor on, whose rows are the beginning
+    of this log (see sessions_app.log).
+    """
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    project = models.ForeignKey(
+        Project, on_delete=models.CASCADE, related_name="+", db_index=False
+    )
+    key = models.TextField(null=True)
+    agent = models.TextField(default="", blank=True)
+    subject = models.TextField(default="", blank=True)
+    title = models.TextField(default="", blank=True)
+    status = models.TextField(
+        choices=SessionStatus.choices, default=SessionStatus.OPEN
+    )
+    labels = models.JSONField(default=dict, blank=True)
+    metadata = ExactJSONField(default=dict)
+    state = ExactJSONField(default=dict)
+    version = models.BigIntegerField(default=0)
+    last_seq = models.BigIntegerField(default=0)
+    log_bytes = models.BigIntegerField(default=0)
+    parent = models.ForeignKey(
+        "self",
+        null=True,
+        on_delete=models.DO_NOTHING,
+        related_name="forks",
+        db_constraint=False,
+        db_index=False,
+    )
+    forked_from_seq = models.BigIntegerField(null=True)
+    lineage = models.JSONField(default=list)
+    snapshot_version = models.BigIntegerField(default=0)
+    patch_bytes = models.BigIntegerField(default=0)
+    lock_fence = models.BigIntegerField(default=0)
+    lock_token = models.UUIDField(null=True)
+    lock_holder = models.TextField(default="", blank=True)
+    lock_until = models.DateTimeField(null=True)
+    created_at = models.DateTimeField(db_default=Now())
+    updated_at = models.DateTimeField(db_default=Now())
+    active_at = models.DateTimeField(db_default=Now())
+    closed_at = models.DateTimeField(null=True)
+    expires_at = models.DateTimeField(null=True)
+
+    objects = SessionQuerySet.as_manager()
+
+    class Meta:
+        db_table = "agent_sessions"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["project", "key"], name="session_project_key_uniq"
+            ),
+            models.CheckConstraint(
+                condition=Q(status__in=SessionStatus.values), name="session_status"
+            ),
+            models.CheckConstraint(
+                condition=Q(last_seq__gte=0) & Q(version__gte=0),
+                name="session_counters",
+            ),
+            models.CheckConstraint(
+                condition=Q(parent=None, forked_from_seq=None)
+                | Q(parent__isnull=False, forked_from_seq__isnull=False),
+                name="session_fork_whole",
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["project", "id"], name="session_project_id"),
+            models.Index(fields=["project", "agent", "id"], name="session_agent"),
+            models.Index(fields=["project", "subject", "id"], name="session_subject"),
+            models.Index(fields=["project", "status", "id"], name="session_status_id"),
+            models.Index(fields=["project", "active_at"], name="session_active"),
+            models.Index(
+                fields=["project", "parent"],
+                name="session_parent",
+                condition=Q(parent__isnull=False),
+            ),
+            models.Index(
+                fields=["expires_at"],
+                name="session_expires",
+                condition=Q(expires_at__isnull=False, status="open"),
+            ),
+            GinIndex(
+                OpClass(SEARCH_TEXT, name="gin_trgm_ops"),
+                name="session_search_trgm",
+            ),
+            GinIndex(
+                fields=["labels"], name="session_labels", opclasses=["jsonb_path_ops"]
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.title or self.key or str(self.id)
+
+    @property
+    def is_open(self) -> bool:
+        return self.status == SessionStatus.OPEN
+
+
+class Event(models.Model):
+    """One record of a session's log. Rows are never changed; a trigger refuses it.
+
+    `id` is the feed position: with `gen` and `xid` it orders the project's feed (see
+    sessions_app.feed). `seq` 0 is `session.created`; what happens then runs 1, 2, 3.
+    Session, run and step are plain ids: a foreign key would cost each append a lock.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    project = models.ForeignKey(
+        Project,
+        on_delete=models.DO_NOTHING,
+        related_name="+",
+        db_constraint=False,
+        db_index=False,
+    )
+    session = models.ForeignKey(
+        Session,
+        on_delete=models.DO_NOTHING,
+        related_name="events",
+        db_constraint=False,
+        db_index=False,
+    )
+    seq = models.BigIntegerField()
+    event_id = models.UUIDField()
+    type = models.TextField()
+    payload = ExactJSONField()
+    payload_bytes = models.IntegerField()
+    run_id = models.UUIDField(null=True)
+    step_id = models.UUIDField(null=True)
+    actor = models.TextField()
+    occurred_at = models.DateTimeField(null=True)
+    created_at = models.DateTimeField(db_default=Now())
+    gen = models.SmallIntegerField()
+    xid = Xid8Field()
+
+    objects = EventQuerySet.as_manager()
+
+    class Meta:
+        db_table = "agent_events"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["project", "session", "seq"], name="event_session_seq_uniq"
+            ),
+            models.UniqueConstraint(
+                fields=["project", "session", "event_id"], name="event_session_id_uniq"
+            ),
+            models.CheckConstraint(condition=Q(seq__gte=0), name="event_seq"),
+        ]
+        indexes = [
+            models.Index(fields=["project", "gen", "xid", "id"], name="event_feed"),
+            models.Index(
+                fields=["project", "session", "seq"],
+                name="event_state_changes",
+                condition=Q(type="state.changed"),
+            ),
+            models.Index(
+                fields=["project", "run_id", "id"],
+                name="event_run",
+                condition=Q(run_id__isnull=False),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.session_id} #{self.seq} {self.type}"
+
+
+class ToolCall(models.Model):
+    """A projection of the log: each tool call, and the result that closed it."""
+
+    project = models.ForeignKey(
+        Project,
+        on_delete=models.DO_NOTHING,
+        related_name="+",
+        db_constraint=False,
+        db_index=False,
+    )
+    session = models.ForeignKey(
+        Session,
+        on_delete=models.DO_NOTHING,
+        related_name="tool_calls",
+        db_constraint=False,
+        db_index=False,
+    )
+    call_seq = models.BigIntegerField()
+    tool_call_id = models.TextField()
+    name = models.TextField()
+    awaiting = models.TextField(default="")
+    result_seq = models.BigIntegerField(null=True)
+    result_synthetic = models.BooleanField(default=False)
+
+    class Meta:
+        db_table = "agent_tool_calls"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["project", "session", "call_seq"], name="tool_call_seq_uniq"
+            ),
+            models.CheckConstraint(
+                condition=Q(result_seq=None) | Q(result_seq__gt=models.F("call_seq")),
+                name="tool_call_result_after",
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["project", "session", "tool_call_id", "call_seq"],
+                name="tool_call_open",
+                condition=Q(result_seq=None) | Q(result_synthetic=True),
+            ),
+            models.Index(
+                fields=["project", "session", "result_seq"], name="tool_call_result"
+            ),
+        ]
+
+
+class Snapshot(models.Model):
+    """The state as it was after event `seq`, so that a replay need not start at 1."""
+
+    project = models.ForeignKey(
+        Project,
+        on_delete=models.DO_NOTHING,
+        related_name="+",
+        db_constraint=False,
+        db_index=False,
+    )
+    session = models.ForeignKey(
+        Session,
+        on_delete=models.DO_NOTHING,
+        related_name="snapshots",
+        db_constraint=False,
+        db_index=False,
+    )
+    seq = models.BigIntegerField()
+    version = models.BigIntegerField()
+    state = ExactJSONField()
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        db_table = "agent_snapshots"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["project", "session", "seq"], name="snapshot_seq_uniq"
+            )
+        ]
+
+
+class FeedGeneration(models.Model):
+    """A database cluster that the log has lived in.
+
+    Transaction ids order the feed, and a restored copy counts them anew: rows written
+    there belong to the next generation, so that every cursor stays true.
+    """
+
+    gen = models.SmallIntegerField(primary_key=True)
+    cluster = models.TextField()
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        db_table = "agent_feed_generations"

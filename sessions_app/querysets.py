@@ -1,0 +1,91 @@
+"""Every reusable read of sessions and events, chainable."""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Self
+from uuid import UUID
+
+from django.db import models
+from django.db.models import F, Q, Value
+from django.db.models.functions import Cast, Coalesce, Concat, Lower
+
+from agentstate import codec
+
+if TYPE_CHECKING:
+    from sessions_app.models import Event, Session
+
+    _SessionBase = models.QuerySet["Session"]
+    _EventBase = models.QuerySet["Event"]
+else:
+    _SessionBase = models.QuerySet
+    _EventBase = models.QuerySet
+
+# The expression of the trigram index session_search_trgm: a search must spell it so.
+SEARCH_TEXT = Lower(
+    Concat(
+        F("title"),
+        Value(" ", models.TextField()),
+        Coalesce(F("key"), Value("", models.TextField())),
+    )
+)
+
+
+class SessionQuerySet(_SessionBase):
+    def in_project(self, project_id: UUID) -> Self:
+        return self.filter(project_id=project_id)
+
+    def visible_to(self, subject: str | None, session_id: UUID | None) -> Self:
+        """Narrow to what a key bound to a subject or a session may see."""
+        if subject is not None:
+            self = self.filter(subject=subject)
+        if session_id is not None:
+            self = self.filter(id=session_id)
+        return self
+
+    def updated_since(self, at: datetime) -> Self:
+        """Sessions changed at `at` or later.
+
+        `active_at` is `updated_at` cut to the minute: it is indexed, and changes once a
+        minute at most, so that an append stays a HOT update.
+        """
+        return self.filter(
+            active_at__gte=at - timedelta(minutes=1), updated_at__gte=at
+        )
+
+    def with_labels(self, labels: dict[str, str]) -> Self:
+        return self.filter(labels__contains=labels) if labels else self
+
+    def matching(self, text: str) -> Self:
+        """Sessions whose title or key contains `text`, in any case."""
+        return self.alias(search_text=SEARCH_TEXT).filter(
+            Q(search_text__contains=text.lower())
+        )
+
+
+class EventQuerySet(_EventBase):
+    def in_log(self, session_id: UUID) -> Self:
+        return self.filter(session_id=session_id)
+
+    def of_types(self, types: Iterable[str]) -> Self:
+        """Events whose type is one of `types`; `message.*` names a whole family."""
+        wanted = Q()
+        for name in types:
+            if name.endswith(".*"):
+                wanted |= Q(type__startswith=name[:-1])
+            else:
+                wanted |= Q(type=name)
+        return self.filter(wanted)
+
+    def containing(self, text: str) -> Self:
+        """Events whose payload, as JSON text, contains `text` in any case.
+
+        Reads the payloads one by one: narrow to one session first.
+        """
+        spelt = codec.dumps(text)[1:-1]
+        return self.alias(payload_text=Cast("payload", models.TextField())).filter(
+            payload_text__icontains=spelt
+        )
+
+    def stored_text(self) -> "models.QuerySet[Event, tuple[str, str]]":
+        """Pairs of type and payload, the payload as its JSON text."""
+        return self.values_list("type", Cast("payload", models.TextField()))

@@ -1,0 +1,155 @@
+"""What a session was at any seq, told from its log: reads, no writes.
+
+The state starts from the nearest snapshot, so a replay costs what came since, not the
+length of the log.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from django.db.models import Q
+
+from agentstate import codec
+from agentstate.json_patch import apply_patch
+from sessions_app import event_types as types
+from sessions_app.errors import SeqNotFound
+from sessions_app.log import LogPage, read_log, segment_at, segments_of
+from sessions_app.models import Session, Snapshot, ToolCall
+
+
+class StateAt(NamedTuple):
+    """A session's state after some event, and its version then."""
+
+    state: Any
+    version: int
+
+
+class Replay(NamedTuple):
+    """A session as it was after event `at_seq`. Conversation oldest first."""
+
+    at_seq: int
+    state: StateAt
+    conversation: LogPage
+    open_tool_calls: list[ToolCall]
+
+
+def replay_at(
+    session: Session,
+    at_seq: int,
+    *,
+    before_seq: int | None = None,
+    limit: int = 100,
+) -> Replay:
+    """Return the session as it was after event `at_seq`.
+
+    The conversation is its newest `limit` records up to there; `before_seq` pages back.
+    Raises SeqNotFound for a number that the log has not reached.
+    """
+    check_seq(session, at_seq)
+    page = read_log(
+        session,
+        before_seq=min(at_seq + 1, before_seq or at_seq + 1),
+        types=types.CONVERSATION_TYPES,
+        limit=limit,
+        newest_first=True,
+    )
+    return Replay(
+        at_seq,
+        state_at(session, at_seq),
+        LogPage(page.events[::-1], page.has_more),
+        open_calls_at(session, at_seq),
+    )
+
+
+def check_seq(session: Session, seq: int) -> None:
+    if not 0 <= seq <= session.last_seq:
+        raise SeqNotFound(last_seq=session.last_seq)
+
+
+def state_at(session: Session, at_seq: int) -> StateAt:
+    """Return the state after event `at_seq`: the nearest snapshot, then the patches."""
+    base = _snapshot_before(session, at_seq)
+    state, version = (base.state, base.version) if base else ({}, 0)
+    after = base.seq if base else 0
+    for payload in _state_changes(session, after, at_seq):
+        state = apply_patch(state, payload["patch"])
+        version = payload["version"]
+    return StateAt(state, version)
+
+
+def _snapshot_before(session: Session, at_seq: int) -> Snapshot | None:
+    for segment in reversed(segments_of(session)):
+        if segment.first_seq > at_seq and segment.session_id != session.pk:
+            continue
+        found = (
+            Snapshot.objects.filter(
+                project_id=session.project_id,
+                session_id=segment.session_id,
+                seq__lte=min(at_seq, segment.last_seq),
+            )
+            .order_by("-seq")
+            .first()
+        )
+        if found:
+            return found
+    return None
+
+
+def _state_changes(
+    session: Session, after_seq: int, up_to: int
+) -> Iterator[dict[str, Any]]:
+    for segment in segments_of(session):
+        if segment.last_seq <= after_seq or segment.first_seq > up_to:
+            continue
+        changes = (
+            segment.events(session.project_id)
+            .filter(seq__gt=after_seq, seq__lte=up_to, type=types.STATE_CHANGED)
+            .order_by("seq")
+            .stored_text()
+        )
+        for _, text in changes:
+            yield _decoded(text)
+
+
+def changes_since(session: Session, version: int, most: int = 100) -> list[str]:
+    """Return the JSON pointers written since `version`, newest versions first."""
+    count = min(session.version - version, most)
+    if count <= 0:
+        return []
+    paths: dict[str, None] = {}
+    for segment in reversed(segments_of(session)):
+        changes = (
+            segment.events(session.project_id)
+            .filter(type=types.STATE_CHANGED)
+            .order_by("-seq")
+            .stored_text()[:count]
+        )
+        for _, text in changes:
+            payload = _decoded(text)
+            if payload["version"] <= version:
+                return list(paths)
+            paths |= {operation["path"]: None for operation in payload["patch"]}
+            count -= 1
+    return list(paths)
+
+
+def open_calls_at(session: Session, at_seq: int) -> list[ToolCall]:
+    """Return the tool calls that were without a result after event `at_seq`.
+
+    The session whose segment holds `at_seq` knows them all: a fork was given those that
+    were open when it began.
+    """
+    return list(
+        ToolCall.objects.filter(
+            Q(result_seq=None) | Q(result_seq__gt=at_seq),
+            project_id=session.project_id,
+            session_id=segment_at(session, at_seq).session_id,
+            call_seq__lte=at_seq,
+        ).order_by("call_seq")
+    )
+
+
+def _decoded(text: str) -> dict[str, Any]:
+    payload: Any = codec.loads(text, max_depth=10_000)
+    assert isinstance(payload, dict)
+    return payload

@@ -1,0 +1,109 @@
+"""Writing a session's state: read, compute the patch, write if nobody was faster.
+
+Nothing is locked while the patch is computed; agentstate_write_state (migration 0004)
+compares the version under the row's lock.
+"""
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import connection
+
+from agentstate import codec
+from agentstate.errors import FieldError
+from agentstate.ids import new_id
+from agentstate.json_patch import apply_patch, diff
+from sessions_app.append import refusal
+from sessions_app.errors import SessionNotFound, StateTooLarge, VersionConflict
+from sessions_app.models import Session
+from sessions_app.replay import StateAt, changes_since
+
+
+def write_state(
+    project_id: UUID,
+    session_id: UUID,
+    new_state: dict[str, Any] | Callable[[Any], Any],
+    *,
+    expected_version: int,
+    actor: str,
+    lock_token: UUID | None = None,
+    subject: str | None = None,
+    run_id: UUID | None = None,
+    step_id: UUID | None = None,
+    by_server: bool = False,
+) -> StateAt:
+    """Replace the state if it is still at `expected_version`; return what it is now.
+
+    `new_state` is the value, or a function of the old one. Each write is one event and
+    one version more, also when it changes nothing. Raises VersionConflict with the
+    current version and the paths changed since; the state is then as it was.
+    """
+    session = _read(project_id, session_id, subject)
+    if session.version != expected_version:
+        raise _conflict(session, expected_version)
+    wanted = new_state(session.state) if callable(new_state) else new_state
+    if not isinstance(wanted, dict):
+        raise FieldError("state", "not_an_object", "the state must be an object")
+    patch = diff(session.state, wanted)
+    # What replay will make of the log, to the order of keys.
+    state = apply_patch(session.state, patch)
+    text = codec.dumps(state)
+    _check_size(text)
+    arguments = [
+        project_id,
+        session_id,
+        expected_version,
+        text,
+        codec.dumps(patch),
+        new_id(),
+        run_id,
+        step_id,
+        actor,
+        by_server,
+        lock_token,
+        subject,
+    ]
+    with connection.cursor() as cursor:
+        cursor.execute(WRITE, arguments)
+        outcome, version = cursor.fetchone()
+    if outcome == "version_conflict":
+        raise _conflict(_read(project_id, session_id, subject), expected_version)
+    if outcome != "written":
+        raise refusal(outcome, None, None, None)
+    return StateAt(state, version)
+
+
+ARGUMENT_TYPES = (
+    "uuid uuid bigint text text uuid uuid uuid text boolean uuid text"
+).split()
+WRITE = (
+    "SELECT outcome, version FROM agentstate_write_state("
+    + ", ".join(f"%s::{name}" for name in ARGUMENT_TYPES)
+    + ")"
+)
+
+
+def _read(project_id: UUID, session_id: UUID, subject: str | None) -> Session:
+    sessions = Session.objects.filter(project_id=project_id, id=session_id)
+    if subject is not None:
+        sessions = sessions.filter(subject=subject)
+    session = sessions.first()
+    if session is None:
+        raise SessionNotFound
+    return session
+
+
+def _conflict(session: Session, expected: int) -> VersionConflict:
+    return VersionConflict(
+        expected_version=expected,
+        current_version=session.version,
+        changed_paths=changes_since(session, expected),
+    )
+
+
+def _check_size(text: str) -> None:
+    size = len(text.encode())
+    if size > settings.STATE_MAX_BYTES:
+        raise StateTooLarge(size_bytes=size, limit_bytes=settings.STATE_MAX_BYTES)
