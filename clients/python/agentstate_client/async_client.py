@@ -1,0 +1,165 @@
+"""The client for asyncio: as `Client`, call for call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
+from types import TracebackType
+from typing import Any, TypeVar
+
+import httpx
+
+from agentstate_client.binding import (
+    AsyncResource,
+    async_pages,
+    async_stream,
+    awaitable,
+)
+from agentstate_client.call import Call, Flow, page_after
+from agentstate_client.calls import events, feed, keys, sessions, state
+from agentstate_client.connection import Connection
+from agentstate_client.errors import AgentStateError
+from agentstate_client.exchange import Exchange
+from agentstate_client.models import Caller, Page
+from agentstate_client.streams import Follower, StreamCall
+
+T = TypeVar("T")
+
+
+class AsyncSessions(AsyncResource):
+    create = awaitable(sessions.create)
+    get = awaitable(sessions.get)
+    list = awaitable(sessions.list_page)
+    iterate = async_pages(sessions.list_page)
+    update = awaitable(sessions.update)
+    close = awaitable(sessions.close)
+    reopen = awaitable(sessions.reopen)
+    erase = awaitable(sessions.erase)
+    fork = awaitable(sessions.fork)
+    lock = awaitable(sessions.lock)
+    unlock = awaitable(sessions.unlock)
+    replay = awaitable(sessions.replay)
+
+
+class AsyncEvents(AsyncResource):
+    append = awaitable(events.append)
+    append_many = awaitable(events.append_many)
+    list = awaitable(events.list_page)
+    iterate = async_pages(events.list_page)
+    stream = async_stream(events.stream)
+
+
+class AsyncState(AsyncResource):
+    get = awaitable(state.get)
+    put = awaitable(state.put)
+    merge = awaitable(state.merge)
+    patch = awaitable(state.patch)
+
+
+class AsyncFeed(AsyncResource):
+    list = awaitable(feed.list_page)
+    iterate = async_pages(feed.list_page)
+    stream = async_stream(feed.stream)
+
+
+class AsyncClient:
+    """A connection to one AgentState server with one API key, for asyncio.
+
+    Takes what `Client` takes. Close it with `aclose`, or use it in `async with`.
+    """
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        *,
+        timeout: float = 30.0,
+        max_retries: int = 6,
+        deadline: float = 60.0,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.connection = Connection.of(
+            base_url, api_key, timeout, max_retries, deadline
+        )
+        self._http = httpx.AsyncClient(
+            **self.connection.http_options(), transport=transport
+        )
+        self.sessions = AsyncSessions(self)
+        self.events = AsyncEvents(self)
+        self.state = AsyncState(self)
+        self.feed = AsyncFeed(self)
+
+    async def whoami(self) -> Caller:
+        """Return what the server knows about the key in use."""
+        return await self.send(keys.whoami())
+
+    async def send(self, call: Call[T]) -> T:
+        """Send one call, again if need be, and return what its answer means."""
+        exchange = Exchange(call, self.connection)
+        while True:
+            try:
+                response = await self._http.request(**exchange.options())
+            except httpx.TransportError as failure:
+                delay = exchange.delay_after_failure(failure)
+            else:
+                retry_in = exchange.delay_after_answer(response)
+                if retry_in is None:
+                    return call.read(response)
+                delay = retry_in
+            await asyncio.sleep(delay)
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Send the calls of a flow one after the other and return its outcome."""
+        go_on: Callable[[], Call[Any]] = partial(next, flow)
+        while True:
+            try:
+                call = go_on()
+            except StopIteration as end:
+                outcome: T = end.value
+                return outcome
+            try:
+                go_on = partial(flow.send, await self.send(call))
+            except AgentStateError as error:
+                go_on = partial(flow.throw, error)
+
+    async def items(self, call: Call[Page[T]]) -> AsyncGenerator[T, None]:
+        """Iterate over a list's items, asking for each page when it is reached."""
+        following: Call[Page[T]] | None = call
+        while following is not None:
+            page = await self.send(following)
+            for item in page:
+                yield item
+            following = page_after(following, page)
+
+    async def follow(self, stream: StreamCall[T]) -> AsyncGenerator[T, None]:
+        """Iterate over a stream without end, through cuts and restarts."""
+        follower = Follower(stream, self.connection)
+        while True:
+            try:
+                async with self._http.stream(**follower.options()) as response:
+                    if not response.is_success:
+                        await response.aread()
+                    delay = follower.delay_after_answer(response)
+                    if delay is None:
+                        async for chunk in response.aiter_bytes():
+                            for item in follower.feed(chunk):
+                                yield item
+                        delay = follower.delay_after_end()
+            except httpx.TransportError as failure:
+                delay = follower.delay_after_failure(failure)
+            await asyncio.sleep(delay)
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()

@@ -1,0 +1,59 @@
+"""The project's feed: every event of every session, in one order, none missed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from agentstate_client import codec
+from agentstate_client.call import Call, filled, joined, listing, path_to
+from agentstate_client.models import FeedEvent, Page
+from agentstate_client.sse import Message
+from agentstate_client.streams import StreamCall
+
+
+def list_page(
+    *,
+    after: str | None = None,
+    types: Iterable[str] | None = None,
+    agent: str | None = None,
+    session: str | None = None,
+    limit: int | None = None,
+) -> Call[Page[FeedEvent]]:
+    """List the events behind `after`, a position that an earlier page gave."""
+    return listing(
+        path_to("events"),
+        FeedEvent.from_json,
+        _filters(types, agent, session) | {"after": after, "limit": limit},
+    )
+
+
+def stream(
+    *,
+    after: str | None = None,
+    types: Iterable[str] | None = None,
+    agent: str | None = None,
+    session: str | None = None,
+) -> StreamCall[FeedEvent]:
+    """Follow the project's feed behind `after`: what is there, then what comes.
+
+    Goes on through cut connections and restarts of the server, without gap or repeat.
+    It ends when you stop reading it. Each event's `position` is where to go on.
+    """
+    return StreamCall(
+        path_to("events", "stream"),
+        _read_streamed,
+        filled(**_filters(types, agent, session)),
+        after=after,
+    )
+
+
+def _filters(
+    types: Iterable[str] | None, agent: str | None, session: str | None
+) -> dict[str, Any]:
+    return {"types": joined(types), "agent": agent, "session": session}
+
+
+def _read_streamed(message: Message) -> FeedEvent:
+    data = codec.decode(message.data.encode())
+    return FeedEvent.from_json(data | {"position": message.id})
