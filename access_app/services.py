@@ -19,7 +19,7 @@ from access_app.errors import (
 )
 from access_app.keys import hash_secret, new_key_text
 from access_app.models import ApiKey, AuditEntry, Member, Project, Role
-from agentstate.clock import Now
+from agentstate.clock import Now, db_now
 from agentstate.errors import FieldError
 from agentstate.ids import new_id
 
@@ -141,6 +141,8 @@ def create_key(
     caller that can derive it again; otherwise it is random. Raises FieldError for a
     scope that does not exist.
     """
+    if expires_at is not None and expires_at <= db_now():
+        raise FieldError("expires_at", "in_the_past", "this time has passed")
     text = new_key_text(secret)
     key = ApiKey.objects.create(
         project=project,
@@ -173,8 +175,10 @@ def create_key_as(maker_id: UUID, project: Project, **options: Any) -> NewKey:
     if missing and scope_names.ALL not in maker.scopes:
         raise ScopeTooWide(scopes=sorted(missing))
     if maker.expires_at is not None:
-        wanted = options.get("expires_at") or maker.expires_at
-        options["expires_at"] = min(wanted, maker.expires_at)
+        options["expires_at"] = options.get("expires_at") or maker.expires_at
+        if options["expires_at"] > maker.expires_at:
+            detail = "a key cannot make a key that outlives it"
+            raise FieldError("expires_at", "too_late", detail)
     return create_key(project, **options)
 
 

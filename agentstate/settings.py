@@ -123,6 +123,8 @@ DATABASES["default"]["OPTIONS"] |= {
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
+PROCRASTINATE_AUTODISCOVER_MODULE_NAME = "jobs"
+
 # --- Redis or Valkey: working memory, rate limits, live hints
 REDIS_URL = env_str("REDIS_URL") or _services.get(
     "redis_url", "redis://127.0.0.1:1/0"
@@ -158,6 +160,7 @@ SPECTACULAR_SETTINGS = {
     "SERVE_INCLUDE_SCHEMA": False,
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "COMPONENT_SPLIT_REQUEST": True,
+    "COMPONENT_SPLIT_PATCH": False,
 }
 DATA_UPLOAD_MAX_MEMORY_SIZE = None  # the parser enforces REQUEST_MAX_BYTES, with a 413
 REQUEST_MAX_BYTES = 40 * 1024 * 1024

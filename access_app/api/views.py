@@ -69,10 +69,13 @@ class ApiView(APIView):
     usage: Usage | None = None
 
     @property
+    def api_request(self) -> ApiRequest:
+        assert isinstance(self.request, ApiRequest)
+        return self.request
+
+    @property
     def caller(self) -> Caller:
-        caller = self.request.auth
-        assert isinstance(caller, Caller)
-        return caller
+        return self.api_request.auth
 
     def initialize_request(
         self, request: HttpRequest, *args: Any, **kwargs: Any

@@ -3,6 +3,7 @@
 from rest_framework import serializers
 from rest_framework.response import Response
 
+from access_app.api.docs import documented
 from access_app.api.views import ANY_KEY, ApiRequest, ApiView
 from agentstate.api.params import read_params
 
@@ -20,6 +21,20 @@ class WhoamiOut(serializers.Serializer[object]):
 class WhoamiView(ApiView):
     scopes = {"GET": ANY_KEY}
 
+    @documented(
+        "whoami",
+        "Read what the key in hand is and may do",
+        responses={200: WhoamiOut},
+        response_example={
+            "key_id": "0199b2a0-6d0e-7c54-9f6b-0d7b8a3f2c11",
+            "project_id": "0199b2a0-6d0e-7c54-9f6b-0d7b8a3f2c10",
+            "actor": "key:4f0c1a9be27d",
+            "scopes": ["sessions:read", "sessions:write"],
+            "subject": None,
+            "session_id": None,
+            "rate_limit_per_minute": 600_000,
+        },
+    )
     def get(self, request: ApiRequest) -> Response:
         read_params(request)
         caller = request.auth
