@@ -42,10 +42,11 @@ class FeedEvent(NamedTuple):
 
 
 class FeedPage(NamedTuple):
-    """Some events, and the position to go on from: the same if there was nothing."""
+    """Some events, the position to go on from, and whether to go on at once."""
 
     events: list[FeedEvent]
     position: Position
+    has_more: bool
 
 
 class FeedFilter(NamedTuple):
@@ -93,13 +94,16 @@ def read_feed(
         )
         rows = cursor.fetchall()
     if not rows:
-        return FeedPage([], after)
+        return FeedPage([], after, False)
     # The last row is no event: it says how far the scan has come.
     *found, scanned = rows
+    count = scanned[5]
     events = [_feed_event(row) for row in found]
+    reached = Position(*scanned[:3])
     if len(events) == limit:
-        return FeedPage(events, events[-1].position)
-    return FeedPage(events, Position(*scanned[:3]))
+        place = events[-1].position
+        return FeedPage(events, place, place < reached or count == SCAN_ROWS)
+    return FeedPage(events, reached, count == SCAN_ROWS)
 
 
 # Rows of earlier generations were all committed before this cluster began.
@@ -125,7 +129,7 @@ SELECT m.gen, m.xid::text::bigint AS xid, m.id, m.agent, e.session_id,
        e.step_id, e.actor, e.occurred_at, e.created_at
 FROM matching m JOIN agent_events e ON e.id = m.id
 UNION ALL
-(SELECT gen, xid::text::bigint, id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+(SELECT gen, xid::text::bigint, id, NULL, NULL, (SELECT count(*) FROM seen), NULL, NULL, NULL, NULL, NULL,
         NULL, NULL, NULL, NULL
  FROM seen ORDER BY seen.gen DESC, seen.xid DESC, seen.id DESC LIMIT 1)
 ) AS page ORDER BY session_id IS NULL, gen, xid, id

@@ -1,0 +1,147 @@
+"""The project's feed over REST, and the addresses of the live streams."""
+
+from typing import Any
+from uuid import UUID
+
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from access_app.api.docs import documented
+from access_app.api.views import ApiRequest
+from access_app.scopes import SESSIONS_READ
+from agentstate.api.params import read_params
+from agentstate.errors import FieldError, ServiceUnavailable
+from sessions_app import feed
+from sessions_app.api.base import SessionCallView
+from sessions_app.api.events import EVENT_EXAMPLE
+from sessions_app.api.serializers import FeedEventOut, FeedParams
+from sessions_app.errors import SessionNotFound
+from sessions_app.feed import FeedEvent, FeedFilter, Position
+from sessions_app.log import event_json
+
+LATEST = "latest"
+FEED_EXAMPLE = EVENT_EXAMPLE | {
+    "session": "0199b2a0-8a10-7d12-8f6e-5d1c0a9b7e42",
+    "agent": "support",
+}
+LAST_EVENT_ID = OpenApiParameter(
+    "Last-Event-ID",
+    str,
+    OpenApiParameter.HEADER,
+    description="Where to resume: the id of the last event you have.",
+)
+
+
+class FeedOut(serializers.Serializer[Any]):
+    items = FeedEventOut(many=True)
+    next = serializers.CharField(
+        allow_null=True, help_text="Where to go on at once; null at the feed's end."
+    )
+    cursor = serializers.CharField(
+        help_text="Where to go on later, as `after`; also at the feed's end."
+    )
+
+
+class StreamOnly(ServiceUnavailable):
+    """This address streams, and is served by the live process."""
+
+    code = "stream_only"
+
+
+class FeedView(SessionCallView):
+    scopes = {"GET": SESSIONS_READ}
+
+    @documented(
+        "list_feed",
+        "Follow all events of the project",
+        params=FeedParams,
+        responses={200: FeedOut},
+        response_example={"items": [FEED_EXAMPLE], "next": None, "cursor": "…"},
+        description="Every committed event once, in one order; none that commits late "
+        "is missed. Keep `cursor` and pass it as `after` next time.",
+        tags=["events"],
+    )
+    def get(self, request: ApiRequest) -> Response:
+        params = read_params(request, FeedParams)
+        wanted = feed_filter(self.caller, params)
+        found = feed.read_feed(
+            self.caller.project_id,
+            start_position(self.caller.project_id, params),
+            wanted,
+            params["limit"],
+        )
+        cursor = feed.encode_position(found.position)
+        return Response(
+            {
+                "items": [feed_json(event) for event in found.events],
+                "next": cursor if found.has_more else None,
+                "cursor": cursor,
+            }
+        )
+
+
+def feed_filter(caller: Any, params: dict[str, Any]) -> FeedFilter:
+    """What of the feed the caller wants, within what its key is bound to."""
+    session_id = params.get("session")
+    if caller.session_id is not None:
+        if session_id not in (None, caller.session_id):
+            raise SessionNotFound
+        session_id = caller.session_id
+    return FeedFilter(
+        types=params.get("types", ()),
+        agent=params.get("agent"),
+        session_id=session_id,
+        subject=caller.subject,
+    )
+
+
+def start_position(project_id: UUID, params: dict[str, Any]) -> Position:
+    if "after" in params and "cursor" in params:
+        raise FieldError("cursor", "conflict", "is the same as after: send one")
+    after = params.get("after", params.get("cursor"))
+    if after == LATEST:
+        return feed.end_of_feed(project_id)
+    return feed.START if after is None else feed.decode_position(after)
+
+
+def feed_json(found: FeedEvent) -> dict[str, Any]:
+    return event_json(found.event) | {
+        "session": str(found.session_id),
+        "agent": found.agent,
+    }
+
+
+class SessionStreamView(SessionCallView):
+    """Where the live process is not in front, this says so instead of a 404."""
+
+    scopes = {"GET": SESSIONS_READ}
+
+    @documented(
+        "stream_events",
+        "Follow a session's log (Server-Sent Events)",
+        responses={(200, "text/event-stream"): str},  # type: ignore[dict-item]
+        headers=[LAST_EVENT_ID],
+        errors=[404],
+        description="Each message's `id` is the event's seq, its `data` the event. "
+        "With Last-Event-ID (or `after_seq`) it goes on behind that seq.",
+        tags=["events"],
+    )
+    def get(self, request: ApiRequest, session_id: UUID) -> Response:
+        raise StreamOnly
+
+
+class FeedStreamView(SessionCallView):
+    scopes = {"GET": SESSIONS_READ}
+
+    @documented(
+        "stream_feed",
+        "Follow all events of the project (Server-Sent Events)",
+        responses={(200, "text/event-stream"): str},  # type: ignore[dict-item]
+        headers=[LAST_EVENT_ID],
+        description="Each message's `id` is the cursor behind the event, its `data` "
+        "the event. Takes the feed's filters.",
+        tags=["events"],
+    )
+    def get(self, request: ApiRequest) -> Response:
+        raise StreamOnly

@@ -1,0 +1,135 @@
+"""A session's state: read it at any seq, replace it by compare-and-set."""
+
+from typing import Any
+from uuid import UUID
+
+from rest_framework.response import Response
+
+from access_app.api.docs import documented
+from access_app.api.views import ApiRequest
+from agentstate.api.etags import ANY, etag, read_if_match
+from agentstate.api.params import read_params
+from agentstate.api.parsers import JSONParser
+from agentstate.api.serializers import read_as
+from agentstate.errors import FieldError
+from agentstate.json_patch import apply_patch, merge_patch
+from sessions_app.api.base import IF_MATCH, LOCK_TOKEN, SessionCallView
+from sessions_app.api.serializers import (
+    PatchStateIn,
+    PutStateIn,
+    StateOut,
+    StateParams,
+)
+from sessions_app.errors import PreconditionRequired, VersionConflict
+from sessions_app.replay import StateAt, check_seq, state_at
+from sessions_app.services import write_state
+
+STATE_EXAMPLE = {"state": {"step": "pay", "cart": ["pear"]}, "version": 4}
+
+
+class MergePatchParser(JSONParser):
+    media_type = "application/merge-patch+json"
+
+
+class JSONPatchParser(JSONParser):
+    media_type = "application/json-patch+json"
+
+
+class StateView(SessionCallView):
+    parser_classes = [JSONParser, MergePatchParser, JSONPatchParser]
+
+    @documented(
+        "get_state",
+        "Read a session's state",
+        params=StateParams,
+        responses={200: StateOut},
+        response_example=STATE_EXAMPLE,
+        errors=[404],
+        tags=["state"],
+    )
+    def get(self, request: ApiRequest, session_id: UUID) -> Response:
+        params = read_params(request, StateParams)
+        session = self.load(session_id)
+        if "at_seq" in params:
+            check_seq(session, params["at_seq"])
+            return state_response(state_at(session, params["at_seq"]))
+        return state_response(StateAt(session.state, session.version))
+
+    @documented(
+        "put_state",
+        "Replace a session's state",
+        request=PutStateIn,
+        responses={200: StateOut},
+        request_example={"state": {"step": "pay"}, "expected_version": 3},
+        response_example=STATE_EXAMPLE,
+        headers=[IF_MATCH, LOCK_TOKEN],
+        errors=[404, 412, 423, 428],
+        tags=["state"],
+    )
+    def put(self, request: ApiRequest, session_id: UUID) -> Response:
+        body = read_as(PutStateIn, request)
+        return self.write(session_id, body["state"], body.get("expected_version"))
+
+    @documented(
+        "patch_state",
+        "Change a session's state by a merge patch or a JSON patch",
+        request=PatchStateIn,
+        responses={200: StateOut},
+        request_example={"merge": {"step": "pay"}, "expected_version": 3},
+        response_example=STATE_EXAMPLE,
+        headers=[IF_MATCH, LOCK_TOKEN],
+        errors=[404, 412, 423, 428],
+        description="As application/merge-patch+json or application/json-patch+json "
+        "the body is the patch itself, and If-Match says the version.",
+        tags=["state"],
+    )
+    def patch(self, request: ApiRequest, session_id: UUID) -> Response:
+        patch, is_merge, expected = read_patch(request)
+        change = merge_patch if is_merge else apply_patch
+        return self.write(session_id, lambda old: change(old, patch), expected)
+
+    def write(self, session_id: UUID, new_state: Any, expected: int | None) -> Response:
+        if_match = read_if_match(self.request)
+        if if_match == ANY:
+            if_match = self.load(session_id).version
+        if if_match is None and expected is None:
+            self.load(session_id)
+            raise PreconditionRequired
+        if if_match is not None and expected not in (None, if_match):
+            raise FieldError(
+                "expected_version", "conflict", "differs from what If-Match says"
+            )
+        try:
+            written = write_state(
+                self.caller.project_id,
+                session_id,
+                new_state,
+                expected_version=expected if if_match is None else if_match,
+                **self.writer,
+            )
+        except VersionConflict as conflict:
+            if if_match is not None:
+                conflict.status = 412
+            raise
+        return state_response(written)
+
+
+def read_patch(request: ApiRequest) -> tuple[Any, bool, int | None]:
+    """Return the patch, whether it is a merge patch, and expected_version."""
+    media_type = (request.content_type or "").partition(";")[0].strip().lower()
+    if media_type == MergePatchParser.media_type:
+        return request.data, True, None
+    if media_type == JSONPatchParser.media_type:
+        if not isinstance(request.data, list):
+            raise FieldError("$", "not_a_list", "a JSON patch is a list of operations")
+        return request.data, False, None
+    body = read_as(PatchStateIn, request)
+    is_merge = "merge" in body
+    patch = body["merge"] if is_merge else body["patch"]
+    return patch, is_merge, body.get("expected_version")
+
+
+def state_response(at: StateAt) -> Response:
+    return Response(
+        {"state": at.state, "version": at.version}, headers={"ETag": etag(at.version)}
+    )

@@ -1,0 +1,31 @@
+from django.urls import path
+
+from sessions_app.api.events import EventListView
+from sessions_app.api.feed import FeedStreamView, FeedView, SessionStreamView
+from sessions_app.api.sessions import (
+    CloseView,
+    ForkView,
+    LockView,
+    ReopenView,
+    ReplayView,
+    SessionListView,
+    SessionView,
+)
+from sessions_app.api.state import StateView
+
+SESSION = "sessions/<uuid:session_id>"
+
+urlpatterns = [
+    path("sessions", SessionListView.as_view()),
+    path(SESSION, SessionView.as_view()),
+    path(f"{SESSION}/close", CloseView.as_view()),
+    path(f"{SESSION}/reopen", ReopenView.as_view()),
+    path(f"{SESSION}/fork", ForkView.as_view()),
+    path(f"{SESSION}/lock", LockView.as_view()),
+    path(f"{SESSION}/replay", ReplayView.as_view()),
+    path(f"{SESSION}/state", StateView.as_view()),
+    path(f"{SESSION}/events", EventListView.as_view()),
+    path(f"{SESSION}/events/stream", SessionStreamView.as_view()),
+    path("events", FeedView.as_view()),
+    path("events/stream", FeedStreamView.as_view()),
+]
