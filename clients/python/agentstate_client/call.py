@@ -21,6 +21,7 @@ from agentstate_client.models import Page
 T = TypeVar("T")
 Params = Mapping[str, Any]
 
+PAGE_MEMBERS = {"items", "next", "cursor"}
 LOCK_TOKEN = "X-Lock-Token"  # the header in which a write shows the session's lock
 
 
@@ -88,8 +89,9 @@ def listing(path: str, read: Callable[[Any], T], params: Params) -> Call[Page[T]
     """A GET of one page."""
 
     def read_page(body: dict[str, Any]) -> Page[T]:
-        extra = {k: v for k, v in body.items() if k not in ("items", "next")}
-        return Page([read(item) for item in body["items"]], body.get("next"), extra)
+        items = [read(item) for item in body["items"]]
+        extra = {k: v for k, v in body.items() if k not in PAGE_MEMBERS}
+        return Page(items, body.get("next"), body.get("cursor"), extra)
 
     return reading(path, read_page, params)
 

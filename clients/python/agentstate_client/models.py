@@ -208,10 +208,14 @@ class LoadedSession:
 
 @dataclass(frozen=True)
 class Page(Generic[T]):
-    """One page of a list; `next` is the cursor of the page after it, or None."""
+    """One page of a list; `next` is the cursor of the page after it, or None.
+
+    A page of the feed also has `cursor`: where to go on later, as `after`.
+    """
 
     items: list[T]
     next: str | None = None
+    cursor: str | None = None
     extra: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __iter__(self) -> Iterator[T]:

@@ -23,6 +23,7 @@ class Decoder:
         self._event = ""
         self._data: list[str] = []
         self._id = ""
+        self.last_id = ""  # also of a message without data, which only moves it
 
     def feed(self, chunk: bytes) -> list[Message]:
         self._parts.append(chunk)
@@ -57,5 +58,6 @@ class Decoder:
 
     def _dispatch(self) -> Message | None:
         event, data = self._event or "message", self._data
+        self.last_id = self._id
         self._event, self._data = "", []
         return Message(event, "\n".join(data), self._id) if data else None

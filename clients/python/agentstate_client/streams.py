@@ -22,19 +22,18 @@ SILENCE = 45.0  # seconds
 
 @dataclass(frozen=True)
 class StreamCall(Generic[T]):
-    """A stream to follow; `after` is the position of the last item already seen."""
+    """A stream to follow; `params` say where to begin, for the first connection."""
 
     path: str
     read: Callable[[Message], T]
     params: Params
-    after: str | None = None
 
 
 class Follower(Generic[T]):
     """How far one reader of a stream has got, over all its connections."""
 
     def __init__(self, stream: StreamCall[T], connection: Connection) -> None:
-        self.position = stream.after
+        self.position: str | None = None  # of the last item handed out
         self._stream = stream
         self._decoder = Decoder()
         self._timeout = connection.timeout
@@ -61,6 +60,7 @@ class Follower(Generic[T]):
                 item = self._stream.read(message)
                 self.position = message.id
                 yield item
+        self.position = self._decoder.last_id or self.position
 
     def delay_after_failure(self, failure: httpx.TransportError) -> float:
         return self._exchange.delay_after_failure(failure)

@@ -1,10 +1,103 @@
-"""Clients with a key of a fresh project, against the real server."""
+"""Both clients with a key of a fresh project, against the real server."""
+
+import asyncio
+import inspect
 
 import pytest
 from tests.cutting_proxy import CuttingProxy
 from tests.fixtures import issue_key
 
-from agentstate_client import AsyncClient, Client
+from agentstate_client import (
+    AsyncClient,
+    AsyncSessionStore,
+    AsyncVersionedSessionState,
+    Client,
+    SessionStore,
+    VersionedSessionState,
+)
+
+
+class Driven:
+    """Calls an async object as if it were a blocking one, on an event loop of its own.
+
+    So each test is written once and holds for both clients.
+    """
+
+    def __init__(self, subject, runner):
+        self._subject = subject
+        self._runner = runner
+
+    def __getattr__(self, name):
+        found = getattr(self._subject, name)
+        if inspect.ismethod(found):
+            return lambda *args, **kwargs: self._outcome(found(*args, **kwargs))
+        if type(found).__module__.startswith("agentstate_client."):
+            return Driven(found, self._runner)
+        return found
+
+    def _outcome(self, result):
+        if inspect.isasyncgen(result):
+            return self._items(result)
+        if inspect.isawaitable(result):
+            return self._runner.run(_awaited(result))
+        return result
+
+    def _items(self, items):
+        try:
+            while True:
+                try:
+                    yield self._runner.run(_awaited(anext(items)))
+                except StopAsyncIteration:
+                    return
+        finally:
+            self._runner.run(items.aclose())
+
+
+async def _awaited(awaitable):
+    return await awaitable
+
+
+class Kind:
+    """One of the two clients and what stands on it, behind the same blocking face."""
+
+    def __init__(self, name, runner):
+        self.name = name
+        self._runner = runner
+        self._clients = []
+
+    def client(self, base_url, key, **options):
+        make = Client if self.name == "sync" else AsyncClient
+        client = make(base_url, key, **options)
+        self._clients.append(client)
+        return self._face(client)
+
+    def store(self, client):
+        if self.name == "sync":
+            return SessionStore(client)
+        return self._face(AsyncSessionStore(client._subject))
+
+    def versioned_state(self, client):
+        if self.name == "sync":
+            return VersionedSessionState(client)
+        return self._face(AsyncVersionedSessionState(client._subject))
+
+    def close(self):
+        for client in self._clients:
+            if self.name == "sync":
+                client.close()
+            else:
+                self._runner.run(client.aclose())
+
+    def _face(self, made):
+        return made if self.name == "sync" else Driven(made, self._runner)
+
+
+@pytest.fixture(params=["sync", "async"])
+def kind(request):
+    with asyncio.Runner() as runner:
+        kind = Kind(request.param, runner)
+        yield kind
+        kind.close()
 
 
 @pytest.fixture
@@ -13,15 +106,8 @@ def key(project):
 
 
 @pytest.fixture
-def client(server, key):
-    with Client(server.base_url, key) as client:
-        yield client
-
-
-@pytest.fixture
-def async_client(server, key):
-    """Not opened here: it belongs to the event loop of the test that uses it."""
-    return AsyncClient(server.base_url, key)
+def client(kind, server, key):
+    return kind.client(server.base_url, key)
 
 
 @pytest.fixture
@@ -38,7 +124,13 @@ def proxy(server):
 
 
 @pytest.fixture
-def cut_client(proxy, key):
+def cut_client(kind, proxy, key):
     """A client that reaches the server through the proxy."""
-    with Client(proxy.base_url, key) as client:
+    return kind.client(proxy.base_url, key)
+
+
+@pytest.fixture
+def rival(server, key):
+    """Another client with the same key, always blocking."""
+    with Client(server.base_url, key) as client:
         yield client

@@ -124,8 +124,7 @@ def stream(
     return StreamCall(
         path_to("sessions", session_id, "events", "stream"),
         _read_streamed,
-        filled(types=joined(types)),
-        after=str(after_seq),
+        filled(after_seq=after_seq, types=joined(types)),
     )
 
 

@@ -20,11 +20,15 @@ def list_page(
     session: str | None = None,
     limit: int | None = None,
 ) -> Call[Page[FeedEvent]]:
-    """List the events behind `after`, a position that an earlier page gave."""
+    """List the project's events behind `after`: the `cursor` of an earlier page.
+
+    `after="latest"` gives the cursor of the feed's present end. `message.*` in `types`
+    names a whole family.
+    """
     return listing(
         path_to("events"),
         FeedEvent.from_json,
-        _filters(types, agent, session) | {"after": after, "limit": limit},
+        _filters(types, agent, session) | {"cursor": after, "limit": limit},
     )
 
 
@@ -38,13 +42,13 @@ def stream(
     """Follow the project's feed behind `after`: what is there, then what comes.
 
     Goes on through cut connections and restarts of the server, without gap or repeat.
-    It ends when you stop reading it. Each event's `position` is where to go on.
+    It ends when you stop reading it. Each event's `position` is where to go on;
+    `after="latest"` begins with what comes from now on.
     """
     return StreamCall(
         path_to("events", "stream"),
         _read_streamed,
-        filled(**_filters(types, agent, session)),
-        after=after,
+        filled(after=after, **_filters(types, agent, session)),
     )
 
 
