@@ -15,6 +15,7 @@ os.makedirs(os.environ["PROMETHEUS_MULTIPROC_DIR"], exist_ok=True)
 from prometheus_client import (  # noqa: E402
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     generate_latest,
 )
@@ -30,6 +31,9 @@ REQUEST_SECONDS = Histogram(
     "Time from the first middleware to the answer.",
     ["method", "route"],
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 30),
+)
+STREAMS = Gauge(
+    "agentstate_streams", "Open live streams.", multiprocess_mode="livesum"
 )
 METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 

@@ -61,7 +61,7 @@ def documented(
     operation: str,
     summary: str,
     *,
-    responses: Mapping[int, Any],
+    responses: Mapping[int, Any] | Mapping[tuple[int, str], Any],
     request: Any = None,
     params: type[Params] | None = None,
     headers: Sequence[OpenApiParameter] = (),
@@ -73,7 +73,8 @@ def documented(
 ) -> Callable[[Method], Method]:
     """Document a view's method. `operation` is its id, `list_keys`.
 
-    `responses` maps success statuses to serializers (None: no body). The refusals that
+    `responses` maps success statuses, or pairs of status and media type, to
+    serializers (None: no body). The refusals that
     any call may meet are added, `errors` are those beyond them. `response_example`
     stands at every success status. Idempotency-Key is added where the method writes.
     """
@@ -120,11 +121,15 @@ IDEMPOTENCY = OpenApiParameter(
 )
 
 
-def _successes(responses: Mapping[int, Any]) -> dict[Any, Any]:
+def _successes(responses: Mapping[Any, Any]) -> dict[Any, Any]:
     return {
-        status: OpenApiResponse(body, HTTPStatus(status).phrase)
+        status: OpenApiResponse(body, HTTPStatus(_number(status)).phrase)
         for status, body in responses.items()
     }
+
+
+def _number(status: int | tuple[int, str]) -> int:
+    return status[0] if isinstance(status, tuple) else status
 
 
 def _problems(statuses: Collection[int]) -> dict[Any, Any]:
@@ -147,13 +152,13 @@ def _problem_response(status: int) -> OpenApiResponse:
 
 
 def _examples(
-    request: Any, response: Any, responses: Mapping[int, Any]
+    request: Any, response: Any, responses: Mapping[Any, Any]
 ) -> list[OpenApiExample]:
     examples = []
     if request is not None:
         examples.append(OpenApiExample("request", request, request_only=True))
     if response is not None:
-        codes = [str(status) for status, body in responses.items() if body is not None]
+        codes = [str(_number(s)) for s, body in responses.items() if body is not None]
         examples.append(
             OpenApiExample("answer", response, response_only=True, status_codes=codes)
         )

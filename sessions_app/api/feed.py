@@ -1,5 +1,6 @@
 """The project's feed over REST, and the addresses of the live streams."""
 
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -10,12 +11,17 @@ from rest_framework.response import Response
 from access_app.api.docs import documented
 from access_app.api.views import ApiRequest
 from access_app.scopes import SESSIONS_READ
-from agentstate.api.params import read_params
+from agentstate.api.params import CommaListField, Params, read_params
 from agentstate.errors import FieldError, ServiceUnavailable
 from sessions_app import feed
 from sessions_app.api.base import SessionCallView
 from sessions_app.api.events import EVENT_EXAMPLE
-from sessions_app.api.serializers import FeedEventOut, FeedParams
+from sessions_app.api.serializers import (
+    BIGINT_MAX,
+    FeedEventOut,
+    FeedParams,
+    name_field,
+)
 from sessions_app.errors import SessionNotFound
 from sessions_app.feed import FeedEvent, FeedFilter, Position
 from sessions_app.log import event_json
@@ -31,6 +37,19 @@ LAST_EVENT_ID = OpenApiParameter(
     OpenApiParameter.HEADER,
     description="Where to resume: the id of the last event you have.",
 )
+
+
+class SessionStreamParams(Params):
+    after_seq = serializers.IntegerField(
+        required=False, min_value=-1, max_value=BIGINT_MAX
+    )
+    types = CommaListField(required=False)
+
+
+class FeedStreamParams(Params):
+    after = serializers.CharField(required=False)
+    types = CommaListField(required=False)
+    agent = name_field(required=False)
 
 
 class FeedOut(serializers.Serializer[Any]):
@@ -112,23 +131,81 @@ def feed_json(found: FeedEvent) -> dict[str, Any]:
     }
 
 
-class SessionStreamView(SessionCallView):
-    """Where the live process is not in front, this says so instead of a 404."""
+# Set in the WSGI environment by the live process, which streams what the view allows.
+LIVE_ENVIRON = "agentstate.live"
 
+
+@dataclass(frozen=True)
+class StreamStart:
+    """What a view has allowed to be streamed: one session, or the project's feed."""
+
+    project_id: UUID
+    session_id: UUID | None
+    place: Any  # a seq, or the three numbers of a feed position
+    types: tuple[str, ...]
+    agent: str | None = None
+    subject: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "project_id": str(self.project_id),
+            "session_id": str(self.session_id) if self.session_id else None,
+            "place": self.place,
+            "types": list(self.types),
+            "agent": self.agent,
+            "subject": self.subject,
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> "StreamStart":
+        session_id = data["session_id"]
+        return cls(
+            project_id=UUID(data["project_id"]),
+            session_id=UUID(session_id) if session_id else None,
+            place=data["place"],
+            types=tuple(data["types"]),
+            agent=data["agent"],
+            subject=data["subject"],
+        )
+
+
+def start_stream(request: ApiRequest, start: StreamStart) -> Response:
+    """Tell the live process that it may stream; anybody else, that this is none."""
+    if not request._request.META.get(LIVE_ENVIRON):
+        raise StreamOnly
+    return Response(start.to_json())
+
+
+class SessionStreamView(SessionCallView):
     scopes = {"GET": SESSIONS_READ}
 
     @documented(
         "stream_events",
         "Follow a session's log (Server-Sent Events)",
-        responses={(200, "text/event-stream"): str},  # type: ignore[dict-item]
+        params=SessionStreamParams,
+        responses={(200, "text/event-stream"): str},
         headers=[LAST_EVENT_ID],
         errors=[404],
         description="Each message's `id` is the event's seq, its `data` the event. "
-        "With Last-Event-ID (or `after_seq`) it goes on behind that seq.",
+        "Goes on behind Last-Event-ID, or else behind `after_seq`.",
         tags=["events"],
     )
     def get(self, request: ApiRequest, session_id: UUID) -> Response:
-        raise StreamOnly
+        params = read_params(request, SessionStreamParams)
+        session = self.load(session_id)
+        after = params.get("after_seq", 0)
+        if last := request.headers.get("Last-Event-ID"):
+            after = read_last_seq(last)
+        start = StreamStart(
+            session.project_id, session.pk, after, tuple(params.get("types", ()))
+        )
+        return start_stream(request, start)
+
+
+def read_last_seq(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise FieldError("Last-Event-ID", "invalid", "must be the seq of an event")
+    return int(text)
 
 
 class FeedStreamView(SessionCallView):
@@ -137,11 +214,31 @@ class FeedStreamView(SessionCallView):
     @documented(
         "stream_feed",
         "Follow all events of the project (Server-Sent Events)",
-        responses={(200, "text/event-stream"): str},  # type: ignore[dict-item]
+        params=FeedStreamParams,
+        responses={(200, "text/event-stream"): str},
         headers=[LAST_EVENT_ID],
         description="Each message's `id` is the cursor behind the event, its `data` "
-        "the event. Takes the feed's filters.",
+        "the event. Goes on behind Last-Event-ID, or else behind `after`.",
         tags=["events"],
     )
     def get(self, request: ApiRequest) -> Response:
-        raise StreamOnly
+        params = read_params(request, FeedStreamParams)
+        if last := request.headers.get("Last-Event-ID"):
+            params = {**params, "after": last}
+            params.pop("cursor", None)
+        caller = self.caller
+        wanted = feed_filter(caller, params)
+        position = start_position(caller.project_id, params)
+        start = StreamStart(
+            caller.project_id,
+            None,
+            list(position),
+            tuple(wanted.types),
+            wanted.agent,
+            wanted.subject,
+        )
+        if wanted.session_id is not None:
+            raise FieldError(
+                "session", "conflict", "follow one session by its own stream"
+            )
+        return start_stream(request, start)
