@@ -20,6 +20,12 @@ class ProjectQuerySet(QuerySet["Project"]):
             return self
         return self.filter(members__user=user)
 
+    def owned_by(self, user: User) -> Self:
+        """The projects whose members and keys `user` may change."""
+        if user.is_superuser:
+            return self
+        return self.filter(members__user=user, members__role="owner")
+
 
 class MemberQuerySet(QuerySet["Member"]):
     def in_project(self, project_id: UUID) -> Self:

@@ -1,0 +1,211 @@
+"""For operators: they see what is theirs, and change it through the services."""
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.contrib.auth.models import User
+from django.db.models import Model, QuerySet
+from django.forms import ModelForm
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from unfold.admin import ModelAdmin
+
+from access_app.models import ApiKey, AuditEntry, Member, Project
+from access_app.querysets import ApiKeyQuerySet
+from access_app.services import (
+    add_member,
+    create_project,
+    remove_member,
+    revoke_key,
+    set_role,
+    update_project,
+)
+from agentstate.errors import AppError
+from agentstate.uncounted import UncountedPaginator
+
+
+def actor_of(request: HttpRequest) -> str:
+    return f"user:{request.user.get_username()}"
+
+
+def user_of(request: HttpRequest) -> User:
+    assert isinstance(request.user, User)  # the admin lets nobody else in
+    return request.user
+
+
+class ProjectScopedAdmin(ModelAdmin):  # type: ignore[misc]
+    """Shows to staff the rows of their projects; owners may change them.
+
+    Django's permissions say which kinds of rows, membership says whose. What a service
+    refuses is shown as a message.
+    """
+
+    project_path = "project"  # from the row to its project
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset(request)
+        user = user_of(request)
+        if user.is_superuser:
+            return rows
+        visible = Project.objects.visible_to(user)
+        return rows.filter(**{f"{self.project_path}__in": visible})
+
+    def owned(self, request: HttpRequest) -> QuerySet[Any]:
+        """The rows of the projects that the user owns."""
+        projects = Project.objects.owned_by(user_of(request))
+        return self.get_queryset(request).filter(
+            **{f"{self.project_path}__in": projects}
+        )
+
+    def has_change_permission(
+        self, request: HttpRequest, obj: Model | None = None
+    ) -> bool:
+        return super().has_change_permission(request, obj) and (
+            obj is None or self.owned(request).filter(pk=obj.pk).exists()
+        )
+
+    def has_delete_permission(
+        self, request: HttpRequest, obj: Model | None = None
+    ) -> bool:
+        return super().has_delete_permission(request, obj) and (
+            obj is None or self.owned(request).filter(pk=obj.pk).exists()
+        )
+
+    def formfield_for_foreignkey(
+        self, db_field: Any, request: HttpRequest, **kwargs: Any
+    ) -> Any:
+        if db_field.related_model is Project:
+            kwargs["queryset"] = Project.objects.owned_by(user_of(request))
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().changeform_view(request, *args, **kwargs)
+        except AppError as exc:
+            return self.refused(request, exc)
+
+    def delete_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().delete_view(request, *args, **kwargs)
+        except AppError as exc:
+            return self.refused(request, exc)
+
+    def refused(self, request: HttpRequest, exc: AppError) -> HttpResponse:
+        self.message_user(request, exc.detail, messages.ERROR)
+        return HttpResponseRedirect(request.get_full_path())
+
+
+class ReadOnlyAdmin(ProjectScopedAdmin):
+    """Rows that nobody changes here."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(
+        self, request: HttpRequest, obj: Model | None = None
+    ) -> bool:
+        return False
+
+    def has_delete_permission(
+        self, request: HttpRequest, obj: Model | None = None
+    ) -> bool:
+        return False
+
+
+@admin.register(Project)
+class ProjectAdmin(ProjectScopedAdmin):
+    project_path = "pk"
+    list_display = ["name", "slug", "created_at"]
+    search_fields = ["name", "slug"]
+    fields = ["name", "slug", "created_at"]
+    readonly_fields = ["slug", "created_at"]
+
+    def has_delete_permission(
+        self, request: HttpRequest, obj: Model | None = None
+    ) -> bool:
+        return False
+
+    def save_model(
+        self, request: HttpRequest, obj: Project, form: "ModelForm[Any]", change: bool
+    ) -> None:
+        actor = actor_of(request)
+        if change:
+            update_project(obj.pk, name=obj.name, actor=actor)
+        else:
+            made = create_project(obj.name, actor=actor)
+            obj.pk, obj.slug, obj.created_at = made.pk, made.slug, made.created_at
+
+
+@admin.register(Member)
+class MemberAdmin(ProjectScopedAdmin):
+    list_display = ["user", "project", "role", "created_at"]
+    list_filter = ["role"]
+    list_select_related = ["user", "project"]
+    search_fields = ["user__username", "project__name"]
+    autocomplete_fields = ["project"]
+    raw_id_fields = ["user"]
+    fields = ["project", "user", "role"]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        return [] if obj is None else ["project", "user"]
+
+    def has_delete_permission(
+        self, request: HttpRequest, obj: Model | None = None
+    ) -> bool:
+        # One at a time, so that a project's last owner is refused with a reason.
+        return obj is not None and super().has_delete_permission(request, obj)
+
+    def save_model(
+        self, request: HttpRequest, obj: Member, form: "ModelForm[Any]", change: bool
+    ) -> None:
+        actor = actor_of(request)
+        if change:
+            set_role(obj.project_id, obj.pk, obj.role, actor=actor)
+        else:
+            made = add_member(obj.project_id, obj.user, obj.role, actor=actor)
+            obj.pk, obj.created_at = made.pk, made.created_at
+
+    def delete_model(self, request: HttpRequest, obj: Member) -> None:
+        remove_member(obj.project_id, obj.pk, actor=actor_of(request))
+
+
+@admin.register(ApiKey)
+class ApiKeyAdmin(ReadOnlyAdmin):
+    """Keys are made through the API or `manage.py create_key`, which show them once."""
+
+    list_display = [
+        "name",
+        "prefix",
+        "project",
+        "scope_list",
+        "last_used_at",
+        "expires_at",
+        "revoked_at",
+    ]
+    list_select_related = ["project"]
+    search_fields = ["name", "prefix", "project__name"]
+    exclude = ["secret_hash"]
+    actions = ["revoke"]
+
+    @admin.display(description="scopes")
+    def scope_list(self, key: ApiKey) -> str:
+        return ", ".join(key.scopes)
+
+    def has_revoke_permission(self, request: HttpRequest) -> bool:
+        return user_of(request).has_perm("access_app.change_apikey")
+
+    @admin.action(description="Revoke selected keys", permissions=["revoke"])
+    def revoke(self, request: HttpRequest, queryset: ApiKeyQuerySet) -> None:
+        owned = self.owned(request).values("pk")
+        for key in queryset.filter(revoked_at=None, pk__in=owned):
+            revoke_key(key.project_id, key.pk, actor=actor_of(request))
+            self.message_user(request, f"Revoked: {key}", messages.SUCCESS)
+
+
+@admin.register(AuditEntry)
+class AuditEntryAdmin(ReadOnlyAdmin):
+    list_display = ["created_at", "project", "actor", "action", "object", "reason"]
+    list_select_related = ["project"]
+    search_fields = ["=actor", "=action", "=object"]
+    ordering = ["-created_at", "-id"]
+    paginator = UncountedPaginator
+    show_full_result_count = False
