@@ -135,6 +135,8 @@ class AsyncClient:
     async def follow(self, stream: StreamCall[T]) -> AsyncGenerator[T, None]:
         """Iterate over a stream without end, through cuts and restarts."""
         follower = Follower(stream, self.connection)
+        if stream.begin is not None:
+            follower.position = await self.send(stream.begin)
         while True:
             try:
                 async with self._http.stream(**follower.options()) as response:

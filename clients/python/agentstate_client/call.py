@@ -19,6 +19,7 @@ from agentstate_client.errors import AgentStateError
 from agentstate_client.models import Page
 
 T = TypeVar("T")
+U = TypeVar("U")
 Params = Mapping[str, Any]
 
 PAGE_MEMBERS = {"items", "next", "cursor"}
@@ -48,6 +49,19 @@ class Call(Generic[T]):
     # Encoded once: a retry must repeat the bytes that its key stands for.
     content: bytes | None = None
     idempotency_key: str | None = None
+
+    def then(self, change: Callable[[T], U]) -> Call[U]:
+        """Return this call with `change` applied to its result."""
+        read = self.read
+        return Call(
+            self.method,
+            self.path,
+            lambda response: change(read(response)),
+            self.params,
+            self.headers,
+            self.content,
+            self.idempotency_key,
+        )
 
 
 def reading(

@@ -134,6 +134,8 @@ class Client:
     def follow(self, stream: StreamCall[T]) -> Generator[T, None, None]:
         """Iterate over a stream without end, through cuts and restarts."""
         follower = Follower(stream, self.connection)
+        if stream.begin is not None:
+            follower.position = self.send(stream.begin)
         while True:
             try:
                 with self._http.stream(**follower.options()) as response:

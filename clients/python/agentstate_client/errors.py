@@ -112,6 +112,10 @@ class IdempotencyKeyReused(Conflict):
     """This idempotency key belongs to an earlier call with another body."""
 
 
+class PatchFailed(Conflict):
+    """A JSON patch does not fit the state; none of it was applied."""
+
+
 class EventIdReused(ValidationError):
     """The session has another event with this id."""
 
@@ -140,6 +144,7 @@ BY_CODE: dict[str, type[AgentStateError]] = {
     "session_locked": SessionLocked,
     "lock_lost": LockLost,
     "idempotency_key_reused": IdempotencyKeyReused,
+    "patch_failed": PatchFailed,
     "event_id_reused": EventIdReused,
     "session_key_taken": SessionKeyTaken,
 }

@@ -22,11 +22,12 @@ SILENCE = 45.0  # seconds
 
 @dataclass(frozen=True)
 class StreamCall(Generic[T]):
-    """A stream to follow; `params` say where to begin, for the first connection."""
+    """A stream to follow. `params` or the outcome of `begin` say where it begins."""
 
     path: str
     read: Callable[[Message], T]
     params: Params
+    begin: Call[str | None] | None = None
 
 
 class Follower(Generic[T]):

@@ -98,7 +98,7 @@ def test_list_reads_from_either_end(client, session):
     assert read(after_seq=2, before_seq=5) == ["c", "d"]
     assert read(last=2) == ["e", "f"]
     assert read(order="desc", limit=2) == ["f", "e"]
-    assert read(q='"b"') == ["b"]
+    assert read(q="B") == ["b"]
 
 
 def test_types_name_one_type_or_a_family(client, session):

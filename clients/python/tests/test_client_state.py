@@ -9,7 +9,7 @@ from agentstate_client import (
     AsyncVersionedSessionState,
     Client,
     ConcurrentModificationError,
-    ValidationError,
+    PatchFailed,
     VersionedSessionState,
 )
 
@@ -42,7 +42,7 @@ def test_the_loser_is_told_what_changed(client, session):
 
 
 def test_a_patch_that_does_not_apply_is_refused(client, session):
-    with pytest.raises(ValidationError):
+    with pytest.raises(PatchFailed):
         client.state.patch(session.id, [{"op": "remove", "path": "/none"}], 0)
 
 

@@ -4,6 +4,7 @@ import random
 import threading
 
 import pytest
+from agentstate.processes import wait_until
 
 from agentstate_client import NotFound
 
@@ -86,12 +87,19 @@ def test_the_feed_is_followed_over_sessions_and_cuts(cut_client, proxy, rival):
     assert rest == found[6:]
 
 
-def test_the_feed_from_now_on(client, rival, session):
+def test_the_feed_from_now_on(cut_client, proxy, rival, session):
     append_numbered(rival, session, [0])
-    end = client.feed.list(after="latest").cursor
+    # The stream's first connection is cut before it has said anything.
+    proxy.cut_after = [1_000_000, 0]
+    stream = cut_client.feed.stream(after="latest", types=["acme.*"])
+    found = []
+    reader = threading.Thread(target=lambda: found.append(next(stream)))
+    reader.start()
+    wait_until(lambda: proxy.connections >= 2, 10)
     append_numbered(rival, session, [1])
-    [event] = take(1, client.feed.stream(after=end, types=["acme.*"]))
-    assert event.payload["n"] == 1
+    reader.join()
+    stream.close()
+    assert [event.payload["n"] for event in found] == [1]
 
 
 def test_a_stream_of_nothing_known_is_refused_at_once(client, session):

@@ -11,6 +11,8 @@ from agentstate_client.models import FeedEvent, Page
 from agentstate_client.sse import Message
 from agentstate_client.streams import StreamCall
 
+LATEST = "latest"
+
 
 def list_page(
     *,
@@ -37,19 +39,25 @@ def stream(
     after: str | None = None,
     types: Iterable[str] | None = None,
     agent: str | None = None,
-    session: str | None = None,
 ) -> StreamCall[FeedEvent]:
     """Follow the project's feed behind `after`: what is there, then what comes.
 
     Goes on through cut connections and restarts of the server, without gap or repeat.
     It ends when you stop reading it. Each event's `position` is where to go on;
-    `after="latest"` begins with what comes from now on.
+    `after="latest"` begins with what comes from now on. One session alone is followed
+    by `events.stream`.
     """
-    return StreamCall(
-        path_to("events", "stream"),
-        _read_streamed,
-        filled(after=after, **_filters(types, agent, session)),
-    )
+    path, filters = path_to("events", "stream"), _filters(types, agent, None)
+    if after != LATEST:
+        return StreamCall(path, _read_streamed, filled(after=after, **filters))
+    # Asked for once: a connection cut before its first event would otherwise begin
+    # with what comes after the cut.
+    return StreamCall(path, _read_streamed, filled(**filters), _latest())
+
+
+def _latest() -> Call[str | None]:
+    page = list_page(after=LATEST, limit=1)
+    return page.then(lambda found: found.cursor)
 
 
 def _filters(
