@@ -210,9 +210,7 @@ def _get(value: Any, path: list[str], index: int) -> Any:
     return value
 
 
-def _put(
-    value: Any, path: list[str], new: Any, index: int, *, must_exist: bool
-) -> Any:
+def _put(value: Any, path: list[str], new: Any, index: int, *, must_exist: bool) -> Any:
     if not path:
         return new
     token, rest = path[0], path[1:]

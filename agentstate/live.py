@@ -142,9 +142,7 @@ class Batch(NamedTuple):
     has_more: bool
 
 
-async def sse_app(
-    scope: Scope, receive: Receive, send: Send, http: WSGIBridge
-) -> None:
+async def sse_app(scope: Scope, receive: Receive, send: Send, http: WSGIBridge) -> None:
     """Answer one request for a stream, until the client goes away."""
     if len(watcher.followers) >= STREAMS_PER_PROCESS:
         await refuse(send, 503, "too_many_streams", "Too many streams. Try again.")
@@ -202,7 +200,9 @@ async def _ask_view(scope: Scope, receive: Receive, http: WSGIBridge) -> ViewAns
 
 
 def _key_text(scope: Scope) -> str:
-    headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    headers: dict[bytes, str] = {
+        name.lower(): value.decode("latin-1") for name, value in scope["headers"]
+    }
     bearer = headers.get(b"authorization", "")
     return (bearer.partition(" ")[2] or headers.get(b"x-api-key", "")).strip()
 
@@ -253,19 +253,15 @@ async def _send_bytes(send: Send, data: bytes) -> None:
 
 def _next_batch(start: StreamStart, place: Any) -> Batch:
     if start.session_id:
-        return _next_of_session(start, int(place))
+        return _next_of_session(start, start.session_id, int(place))
     return _next_of_feed(start, Position(*place))
 
 
-def _next_of_session(start: StreamStart, after_seq: int) -> Batch:
-    session = Session.objects.filter(
-        project_id=start.project_id, id=start.session_id
-    ).first()
+def _next_of_session(start: StreamStart, session_id: UUID, after_seq: int) -> Batch:
+    session = Session.objects.filter(project_id=start.project_id, id=session_id).first()
     if session is None:
         return Batch([], after_seq, False)
-    found = read_log(
-        session, after_seq=after_seq, types=start.types, limit=PAGE_EVENTS
-    )
+    found = read_log(session, after_seq=after_seq, types=start.types, limit=PAGE_EVENTS)
     messages = [_message(str(e.seq), event_json(e)) for e in found.events]
     place = found.events[-1].seq if found.events else after_seq
     return Batch(messages, place, found.has_more)

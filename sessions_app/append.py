@@ -112,7 +112,7 @@ def append_events(
         )
     if outcome != "appended":
         raise refusal(outcome, last_seq, info, expected_seq)
-    return AppendResult([str(i) for i in ids], seqs, last_seq)
+    return AppendResult([str(i) for i in ids], seqs, max(seqs))
 
 
 def first_record(session: Session, facts: dict[str, Any], actor: str) -> None:
@@ -139,15 +139,14 @@ def first_record(session: Session, facts: dict[str, Any], actor: str) -> None:
         )
 
 
-ARGUMENT_TYPES = (
-    "uuid uuid uuid[] boolean[] text[] text[] uuid[] uuid[] timestamptz[] text[] text[] "
-    "text[] boolean[] text boolean bigint uuid text uuid bytea bytea bigint integer"
-).split()
-APPEND = (
-    "SELECT outcome, last_seq, seqs, info FROM agentstate_append_events("
-    + ", ".join(f"%s::{name}" for name in ARGUMENT_TYPES)
-    + ")"
-)
+# The arguments of the function, in its order.
+APPEND = """
+SELECT outcome, last_seq, seqs, info FROM agentstate_append_events(
+    %s::uuid, %s::uuid, %s::uuid[], %s::boolean[], %s::text[], %s::text[],
+    %s::uuid[], %s::uuid[], %s::timestamptz[], %s::text[], %s::text[], %s::text[],
+    %s::boolean[], %s, %s, %s::bigint, %s::uuid, %s, %s::uuid, %s::bytea, %s::bytea,
+    %s::bigint, %s)
+"""
 
 
 def _call(arguments: list[Any]) -> tuple[str, int | None, list[int], Any]:
@@ -182,11 +181,13 @@ def _payload_text(index: int, event: NewEvent) -> str:
 
 
 def _tool_columns(events: Sequence[NewEvent]) -> list[list[Any] | None]:
-    """What the projection of open tool calls needs; four Nones when it needs nothing."""
+    """What the projection of tool calls needs; Nones when there is none."""
     is_tool = [event.type in (types.TOOL_CALL, types.TOOL_RESULT) for event in events]
     if not any(is_tool):
         return [None, None, None, None]
-    payloads = [e.payload if tool else {} for e, tool in zip(events, is_tool, strict=True)]
+    payloads = [
+        e.payload if tool else {} for e, tool in zip(events, is_tool, strict=True)
+    ]
     return [
         [payload.get("tool_call_id") for payload in payloads],
         [payload.get("name") or "" for payload in payloads],
@@ -212,7 +213,9 @@ def _write_as_stored(
         if (
             stored is None
             or stored[0] != events[index].type
-            or not same_value(codec.loads(stored[1], max_depth=10_000), codec.loads(payloads[index]))
+            or not same_value(
+                codec.loads(stored[1], max_depth=10_000), codec.loads(payloads[index])
+            )
         ):
             path = f"events[{index}].id"
             raise EventIdReused(
@@ -235,10 +238,7 @@ def _stored_event(
     session = Session.objects.get(project_id=project_id, id=session_id)
     for segment in segments_of(session):
         found = (
-            segment.events(project_id)
-            .filter(event_id=event_id)
-            .stored_text()
-            .first()
+            segment.events(project_id).filter(event_id=event_id).stored_text().first()
         )
         if found:
             return found

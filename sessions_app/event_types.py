@@ -1,8 +1,8 @@
 """The types of events and the shape of their payloads; docs/events.md is made of this.
 
-A client may use any dotted lower-case name. A known type is checked for the fields that
-readers rely on; every other field is kept as sent. The types of SERVER_TYPES are written
-by the server alone: they are what projections are rebuilt from.
+A client may use any dotted lower-case name. A known type is checked for the fields
+that readers rely on; every other field is kept as sent. Names that begin with one of
+SERVER_PREFIXES are written by the server alone: projections are rebuilt from them.
 """
 
 import re
@@ -198,9 +198,10 @@ EVENT_TYPES = {
 
 
 def check_event(index: int, type_name: Any, payload: Any) -> None:
-    """Raise FieldError if a client may not append this; `index` is its place in a batch.
+    """Raise FieldError if a client may not append this.
 
-    Paths are `events[index].type` and `events[index].payload.<field>`.
+    `index` is its place in the batch: paths are `events[index].type` and
+    `events[index].payload.<field>`.
     """
     _check_type(index, type_name)
     if not isinstance(payload, dict):

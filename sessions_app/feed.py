@@ -129,15 +129,16 @@ SELECT m.gen, m.xid::text::bigint AS xid, m.id, m.agent, e.session_id,
        e.step_id, e.actor, e.occurred_at, e.created_at
 FROM matching m JOIN agent_events e ON e.id = m.id
 UNION ALL
-(SELECT gen, xid::text::bigint, id, NULL, NULL, (SELECT count(*) FROM seen), NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, NULL, NULL
+(SELECT gen, xid::text::bigint, id, NULL, NULL, (SELECT count(*) FROM seen),
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
  FROM seen ORDER BY seen.gen DESC, seen.xid DESC, seen.id DESC LIMIT 1)
 ) AS page ORDER BY session_id IS NULL, gen, xid, id
 """
 
 
 def _conditions(wanted: FeedFilter) -> tuple[str, list[Any]]:
-    where, values = "", []
+    where = ""
+    values: list[Any] = []
     if wanted.types:
         exact = [name for name in wanted.types if not name.endswith(".*")]
         families = [f"{name[:-2]}." for name in wanted.types if name.endswith(".*")]

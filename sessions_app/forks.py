@@ -48,8 +48,7 @@ def _readers_of(session: Session) -> list[Session]:
 def _with_owner(fork: Session, old: UUID, new: UUID) -> list[list[str | int]]:
     """The fork's lineage with `new` in place of `old`."""
     lineage = [
-        [str(new) if owner == str(old) else owner, upto]
-        for owner, upto in fork.lineage
+        [str(new) if owner == str(old) else owner, upto] for owner, upto in fork.lineage
     ]
     while lineage and lineage[-1][0] == str(fork.pk):
         lineage.pop()  # its own rows follow anyway

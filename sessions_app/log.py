@@ -1,7 +1,7 @@
 """Reading a session's log, whichever sessions' rows it is made of.
 
-A fork does not copy its parent's events: its log is a list of segments, each the rows of
-one session up to some seq. For a session that is no fork that is one segment, itself.
+A fork does not copy its parent's events: its log is a list of segments, each the rows
+of one session up to some seq. For a session that is no fork that is one segment.
 """
 
 from collections.abc import Iterator, Sequence
@@ -150,7 +150,9 @@ def _read_rows(
     `room` None all that match fit, and one query does.
     """
     if room is None:
-        found = [StoredEvent._make(r) for r in events.values_list(*COLUMNS)[: limit + 1]]
+        found = [
+            StoredEvent._make(r) for r in events.values_list(*COLUMNS)[: limit + 1]
+        ]
         return found[:limit], len(found) > limit
     sizes = list(events.values_list("payload_bytes", flat=True)[: limit + 1])
     count, total = 0, 0

@@ -34,9 +34,7 @@ class Session(models.Model):
     agent = models.TextField(default="", blank=True)
     subject = models.TextField(default="", blank=True)
     title = models.TextField(default="", blank=True)
-    status = models.TextField(
-        choices=SessionStatus.choices, default=SessionStatus.OPEN
-    )
+    status = models.TextField(choices=SessionStatus.choices, default=SessionStatus.OPEN)
     labels = models.JSONField(default=dict, blank=True)
     metadata = ExactJSONField(default=dict)
     state = ExactJSONField(default=dict)

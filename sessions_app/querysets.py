@@ -12,13 +12,7 @@ from django.db.models.functions import Cast, Coalesce, Concat, Lower
 from agentstate import codec
 
 if TYPE_CHECKING:
-    from sessions_app.models import Event, Session
-
-    _SessionBase = models.QuerySet["Session"]
-    _EventBase = models.QuerySet["Event"]
-else:
-    _SessionBase = models.QuerySet
-    _EventBase = models.QuerySet
+    from sessions_app.models import Event, Session  # noqa: F401
 
 # The expression of the trigram index session_search_trgm: a search must spell it so.
 SEARCH_TEXT = Lower(
@@ -30,7 +24,7 @@ SEARCH_TEXT = Lower(
 )
 
 
-class SessionQuerySet(_SessionBase):
+class SessionQuerySet(models.QuerySet["Session"]):
     def in_project(self, project_id: UUID) -> Self:
         return self.filter(project_id=project_id)
 
@@ -48,9 +42,7 @@ class SessionQuerySet(_SessionBase):
         `active_at` is `updated_at` cut to the minute: it is indexed, and changes once a
         minute at most, so that an append stays a HOT update.
         """
-        return self.filter(
-            active_at__gte=at - timedelta(minutes=1), updated_at__gte=at
-        )
+        return self.filter(active_at__gte=at - timedelta(minutes=1), updated_at__gte=at)
 
     def with_labels(self, labels: dict[str, str]) -> Self:
         return self.filter(labels__contains=labels) if labels else self
@@ -62,7 +54,7 @@ class SessionQuerySet(_SessionBase):
         )
 
 
-class EventQuerySet(_EventBase):
+class EventQuerySet(models.QuerySet["Event"]):
     def in_log(self, session_id: UUID) -> Self:
         return self.filter(session_id=session_id)
 

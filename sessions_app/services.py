@@ -180,9 +180,7 @@ def append_event(
     A closed or locked session takes it: what happened has happened.
     """
     event = NewEvent(type=type, payload=payload, run_id=run_id, step_id=step_id)
-    result = append_events(
-        project_id, session_id, [event], actor=actor, by_server=True
-    )
+    result = append_events(project_id, session_id, [event], actor=actor, by_server=True)
     return result.seqs[0]
 
 

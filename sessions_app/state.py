@@ -51,7 +51,7 @@ def write_state(
     state = apply_patch(session.state, patch)
     text = codec.dumps(state)
     _check_size(text)
-    arguments = [
+    arguments: list[Any] = [
         project_id,
         session_id,
         expected_version,
@@ -75,14 +75,11 @@ def write_state(
     return StateAt(state, version)
 
 
-ARGUMENT_TYPES = (
-    "uuid uuid bigint text text uuid uuid uuid text boolean uuid text"
-).split()
-WRITE = (
-    "SELECT outcome, version FROM agentstate_write_state("
-    + ", ".join(f"%s::{name}" for name in ARGUMENT_TYPES)
-    + ")"
-)
+WRITE = """
+SELECT outcome, version FROM agentstate_write_state(
+    %s::uuid, %s::uuid, %s::bigint, %s, %s, %s::uuid, %s::uuid, %s::uuid, %s, %s,
+    %s::uuid, %s)
+"""
 
 
 def _read(project_id: UUID, session_id: UUID, subject: str | None) -> Session:

@@ -10,6 +10,7 @@ from rest_framework.serializers import ValidationError
 
 from access_app.api.docs import documented, page
 from access_app.api.views import ApiRequest
+from agentstate.api.errors import flat_errors
 from agentstate.api.pagination import decode_cursor, encode_cursor
 from agentstate.api.params import read_params
 from agentstate.api.serializers import UNKNOWN_FIELD, InstantField
@@ -209,10 +210,8 @@ def _read_instant(index: int, value: Any) -> datetime | None:
     try:
         at: datetime = INSTANT.to_internal_value(value)
     except ValidationError as exc:
-        [detail] = exc.get_full_details()
-        raise _refused(
-            index, "occurred_at", detail["code"], detail["message"]
-        ) from None
+        [error] = flat_errors(exc.get_full_details())
+        raise _refused(index, "occurred_at", error["code"], error["detail"]) from None
     return at
 
 

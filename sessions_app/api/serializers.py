@@ -118,7 +118,7 @@ class SessionOut(serializers.Serializer[Any]):
     version = serializers.IntegerField()
     last_seq = serializers.IntegerField()
     log_bytes = serializers.IntegerField()
-    parent = serializers.UUIDField(allow_null=True)
+    parent = serializers.UUIDField(allow_null=True)  # type: ignore[assignment]
     forked_from_seq = serializers.IntegerField(allow_null=True)
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
@@ -158,14 +158,16 @@ class SessionListParams(PageParams):
     agent = name_field(required=False)
     subject = name_field(required=False)
     status = serializers.ChoiceField(choices=SessionStatus.choices, required=False)
-    label = serializers.ListField(
+    label = serializers.ListField(  # type: ignore[assignment]
         child=StringField(max_length=301),
         required=False,
         help_text="`name:value`; repeat it for several, all of which must hold.",
     )
     q = name_field(required=False, help_text="Part of the title or key, any case.")
     updated_since = InstantField(required=False)
-    parent = serializers.UUIDField(required=False, help_text="The forks of a session.")
+    parent = serializers.UUIDField(  # type: ignore[assignment]
+        required=False, help_text="The forks of a session."
+    )
 
     def validate_label(self, values: list[str]) -> dict[str, str]:
         labels = {}

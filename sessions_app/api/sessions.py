@@ -38,7 +38,7 @@ from sessions_app.services import SessionFields
 FIELDS = ("key", "agent", "subject", "title", "labels", "metadata", "expires_at")
 
 
-LOCK_DEFAULTS = {"holder": "", "ttl_s": 30}
+LOCK_DEFAULTS: dict[str, Any] = {"holder": "", "ttl_s": 30}
 
 
 class NewSessionView(SessionCallView):

@@ -7,7 +7,7 @@ from rest_framework.response import Response
 
 from access_app.api.docs import documented
 from access_app.api.views import ApiRequest
-from agentstate.api.etags import ANY, etag, read_if_match
+from agentstate.api.etags import etag, read_if_match
 from agentstate.api.params import read_params
 from agentstate.api.parsers import JSONParser
 from agentstate.api.serializers import read_as
@@ -90,21 +90,23 @@ class StateView(SessionCallView):
 
     def write(self, session_id: UUID, new_state: Any, expected: int | None) -> Response:
         if_match = read_if_match(self.request)
-        if if_match == ANY:
+        if isinstance(if_match, str):  # "*": whatever is there
             if_match = self.load(session_id).version
-        if if_match is None and expected is None:
-            self.load(session_id)
-            raise PreconditionRequired
         if if_match is not None and expected not in (None, if_match):
             raise FieldError(
                 "expected_version", "conflict", "differs from what If-Match says"
             )
+        if expected is None:
+            expected = if_match
+        if expected is None:
+            self.load(session_id)  # an unknown session is 404, not 428
+            raise PreconditionRequired
         try:
             written = write_state(
                 self.caller.project_id,
                 session_id,
                 new_state,
-                expected_version=expected if if_match is None else if_match,
+                expected_version=expected,
                 **self.writer,
             )
         except VersionConflict as conflict:

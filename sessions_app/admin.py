@@ -1,0 +1,76 @@
+"""For operators: sessions and their logs, to look at. Writes go through the API."""
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from access_app.admin import ProjectScopedAdmin
+from agentstate import codec
+from agentstate.uncounted import UncountedPaginator
+from sessions_app.models import Event, Session
+
+
+class LookOnlyAdmin(ProjectScopedAdmin):
+    """No row is added, changed or deleted here; no list is counted."""
+
+    paginator = UncountedPaginator
+    show_full_result_count = False
+    list_per_page = 50
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
+@admin.register(Session)
+class SessionAdmin(LookOnlyAdmin):
+    list_display = (
+        "__str__",
+        "project",
+        "agent",
+        "subject",
+        "status",
+        "last_seq",
+        "updated_at",
+    )
+    list_filter = ("status",)
+    list_select_related = ("project",)
+    ordering = ("-id",)
+    search_fields = ("=id", "=key", "=subject")
+    exclude = ("state", "metadata", "lock_token", "parent")
+    readonly_fields = ("state_text", "metadata_text")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return super().get_queryset(request).defer("state", "metadata")
+
+    @admin.display(description="state")
+    def state_text(self, session: Session) -> str:
+        return codec.dumps(session.state)
+
+    @admin.display(description="metadata")
+    def metadata_text(self, session: Session) -> str:
+        return codec.dumps(session.metadata)
+
+
+@admin.register(Event)
+class EventAdmin(LookOnlyAdmin):
+    list_display = ("seq", "type", "session_id", "actor", "created_at")
+    ordering = ("-id",)
+    search_fields = ("=session__id", "=event_id")
+    search_help_text = "The id of a session or of an event."
+    exclude = ("payload", "xid", "gen")
+    readonly_fields = ("payload_text",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return super().get_queryset(request).defer("payload")
+
+    @admin.display(description="payload")
+    def payload_text(self, event: Event) -> str:
+        return codec.dumps(event.payload)
