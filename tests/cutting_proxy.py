@@ -23,6 +23,7 @@ class CuttingProxy:
         self.lose_answers = 0
         self.cut_after: list[int] = []
         self.connections = 0
+        self.requests = 0  # counted in parts: one each, if it has no long body
         self._guard = threading.Lock()
         self._open: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -72,6 +73,8 @@ class CuttingProxy:
         with contextlib.suppress(OSError):
             while chunk := client.recv(CHUNK):
                 server.sendall(chunk)
+                with self._guard:
+                    self.requests += 1
         self._part(client, server)
 
     def _pass_answers(

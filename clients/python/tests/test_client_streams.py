@@ -89,13 +89,14 @@ def test_the_feed_is_followed_over_sessions_and_cuts(cut_client, proxy, rival):
 
 def test_the_feed_from_now_on(cut_client, proxy, rival, session):
     append_numbered(rival, session, [0])
-    # The stream's first connection is cut before it has said anything.
-    proxy.cut_after = [1_000_000, 0]
     stream = cut_client.feed.stream(after="latest", types=["acme.*"])
     found = []
     reader = threading.Thread(target=lambda: found.append(next(stream)))
     reader.start()
-    wait_until(lambda: proxy.connections >= 2, 10)
+    # It has asked where the feed ends and for the stream from there, and is cut
+    # before it has seen anything.
+    assert wait_until(lambda: proxy.requests >= 2, 10)
+    proxy.cut_all()
     append_numbered(rival, session, [1])
     reader.join()
     stream.close()
