@@ -7,7 +7,7 @@ from django.contrib.auth.models import User
 from django.db.models import Model, QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from unfold.admin import ModelAdmin
+from unfold.admin import ModelAdmin  # type: ignore[import-untyped]
 
 from access_app.models import ApiKey, AuditEntry, Member, Project
 from access_app.querysets import ApiKeyQuerySet

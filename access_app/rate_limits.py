@@ -71,21 +71,21 @@ def count_call(caller: Caller) -> Usage | None:
     limit = caller.rate_limit_per_minute
     if limit == 0:
         return None
-    local = _local.count(caller.key_id)
+    local = local_windows.count(caller.key_id)
     used, seconds_left = _count_in_redis(caller) or local
     return Usage(limit, used, seconds_left)
 
 
 def _count_in_redis(caller: Caller) -> tuple[int, float] | None:
-    if not _breaker.lets_through():
+    if not breaker.lets_through():
         return None
     key = f"agentstate:rate:{caller.project_id}:{caller.key_id}"
     try:
-        used, left = _script()(keys=[key], args=[int(WINDOW * 1000)])
+        used, left = connect()(keys=[key], args=[int(WINDOW * 1000)])
     except redis.RedisError:
-        _breaker.open()
+        breaker.open()
         return None
-    _breaker.close()
+    breaker.close()
     return used, left / 1000
 
 
@@ -151,12 +151,12 @@ class LocalWindows:
         }
 
 
-_breaker = Breaker()
-_local = LocalWindows()
+breaker = Breaker()
+local_windows = LocalWindows()
 
 
 @cache
-def _script() -> Script:
+def connect() -> Script:
     client = redis.Redis.from_url(
         settings.REDIS_URL,
         socket_timeout=settings.REDIS_TIMEOUT,

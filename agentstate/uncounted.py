@@ -9,4 +9,4 @@ class UncountedPaginator(Paginator):  # type: ignore[type-arg]
     The number of pages is a pretence; a page past the end is empty.
     """
 
-    count = 1_000_000  # type: ignore[assignment]
+    count = 1_000_000
