@@ -257,7 +257,7 @@ def refusal(
         case "reused":
             return IdempotencyKeyReused()
         case "session_closed":
-            return SessionClosed(status=(info or {}).get("status", "closed"))
+            return SessionClosed(session_status=(info or {}).get("status", "closed"))
         case "session_locked":
             return SessionLocked(lock_until=(info or {}).get("lock_until"))
         case "lock_lost":

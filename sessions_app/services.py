@@ -436,7 +436,7 @@ def lock_session(
         )
     session = get_session(project_id, session_id, subject=subject, lock=True)
     if not session.is_open:
-        raise SessionClosed(status=session.status)
+        raise SessionClosed(session_status=session.status)
     now = db_now()
     check_lock(session, lock_token, now=now)
     token, fence = session.lock_token, session.lock_fence
