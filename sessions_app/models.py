@@ -8,6 +8,7 @@ from access_app.models import Project
 from agentstate.clock import Now
 from agentstate.fields import ExactJSONField, Xid8Field
 from agentstate.ids import new_id
+from sessions_app.event_types import CONVERSATION_TYPES
 from sessions_app.querysets import SEARCH_TEXT, EventQuerySet, SessionQuerySet
 
 
@@ -172,6 +173,12 @@ class Event(models.Model):
                 fields=["project", "session", "seq"],
                 name="event_state_changes",
                 condition=Q(type="state.changed"),
+            ),
+            # What a replay shows is read by this, however much else the log holds.
+            models.Index(
+                fields=["project", "session", "seq"],
+                name="event_conversation",
+                condition=Q(type__in=CONVERSATION_TYPES),
             ),
             models.Index(
                 fields=["project", "run_id", "id"],

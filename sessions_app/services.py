@@ -82,22 +82,35 @@ def create_session(
     those of them that say whose it is (subject, agent), or SessionKeyTaken is raised.
     `state`, if given, becomes version 1.
     """
+    if found := _find_by_key(project_id, fields, named):
+        return found, False
     try:
         with transaction.atomic():
             return _insert_session(project_id, fields, state, actor), True
-    except IntegrityError as exc:
-        # Another call has created it: now, or long ago.
-        found = Session.objects.filter(project_id=project_id, key=fields.key).first()
-        if fields.key is None or found is None:
+    except IntegrityError:
+        # Another call has created it in this very moment.
+        found = _find_by_key(project_id, fields, named)
+        if found is None:
             raise
-        differing = [
-            name
-            for name in ("subject", "agent")
-            if name in named and getattr(found, name) != getattr(fields, name)
-        ]
-        if differing:
-            raise SessionKeyTaken(key=fields.key, differing=differing) from exc
         return found, False
+
+
+def _find_by_key(
+    project_id: UUID, fields: SessionFields, named: Collection[str]
+) -> Session | None:
+    if fields.key is None:
+        return None
+    found = Session.objects.filter(project_id=project_id, key=fields.key).first()
+    if found is None:
+        return None
+    differing = [
+        name
+        for name in ("subject", "agent")
+        if name in named and getattr(found, name) != getattr(fields, name)
+    ]
+    if differing:
+        raise SessionKeyTaken(key=fields.key, differing=differing)
+    return found
 
 
 def _insert_session(

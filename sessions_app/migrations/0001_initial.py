@@ -184,6 +184,10 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='event',
+            index=models.Index(condition=models.Q(('type__in', ('message.user', 'message.assistant', 'message.system', 'tool.call', 'tool.result', 'reasoning'))), fields=['project', 'session', 'seq'], name='event_conversation'),
+        ),
+        migrations.AddIndex(
+            model_name='event',
             index=models.Index(condition=models.Q(('run_id__isnull', False)), fields=['project', 'run_id', 'id'], name='event_run'),
         ),
         migrations.AddConstraint(
