@@ -4,6 +4,7 @@ from django.contrib import admin
 from django.urls import include, path
 
 from agentstate import views
+from agentstate.api import errors
 
 urlpatterns = [
     path("", views.home, name="home"),
@@ -14,3 +15,9 @@ urlpatterns = [
     path("api/v1/", include("access_app.api.urls")),
     path("api/v1/", include("sessions_app.api.urls")),
 ]
+
+# Under /api/ problem+json, elsewhere Django's own pages.
+handler400 = errors.handler400
+handler403 = errors.handler403
+handler404 = errors.handler404
+handler500 = errors.handler500

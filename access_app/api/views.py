@@ -17,6 +17,7 @@ from access_app.callers import Caller
 from access_app.errors import Unauthenticated
 from access_app.idempotency import Answer, IdempotencyRequest
 from access_app.rate_limits import Usage, count_call
+from agentstate.api.parsers import check_length
 from agentstate.api.renderers import render_json
 from agentstate.codec import RawJSON
 
@@ -123,6 +124,7 @@ class ApiView(APIView):
     def call_once(self, handler: Handler, request: ApiRequest) -> HttpResponseBase:
         """Run the handler; or, for a call already answered, give that answer."""
         if request.method not in SAFE_METHODS:
+            check_length(request._request)
             request.idempotency = idempotency.read_idempotency(request, self.caller)
         if request.idempotency is None or self.idempotency == "service":
             return handler(request, *self.args, **self.kwargs)

@@ -31,7 +31,7 @@ class IncompleteBody(AppError):
 
 
 class EmptyBody(AppError):
-    """This call needs a JSON body, and there is none."""
+    """The body is blank. Send JSON, or no body at all."""
 
     code, status = "empty_body", 400
 
@@ -60,13 +60,7 @@ def read_body(request: Request | HttpRequest) -> bytes:
     Reading twice is free: Django keeps the bytes.
     """
     http = request._request if isinstance(request, Request) else request
-    encoding = http.META.get("HTTP_TRANSFER_ENCODING", "").lower()
-    if "chunked" in encoding and not http.META.get("CONTENT_LENGTH"):
-        # WSGI hands such a body over as empty, and an empty write must not succeed.
-        raise LengthRequired
-    limit = settings.REQUEST_MAX_BYTES
-    if declared_length(http) > limit:
-        raise BodyTooLarge(limit_bytes=limit)
+    check_length(http)
     try:
         body: bytes = http.body
     except UnreadablePostError as exc:
@@ -74,6 +68,17 @@ def read_body(request: Request | HttpRequest) -> bytes:
     if len(body) < declared_length(http):
         raise IncompleteBody
     return body
+
+
+def check_length(http: HttpRequest) -> None:
+    """Refuse, unread, a body too large (413) or of unknown length (411)."""
+    encoding = http.META.get("HTTP_TRANSFER_ENCODING", "").lower()
+    if "chunked" in encoding and not http.META.get("CONTENT_LENGTH"):
+        # WSGI hands such a body over as empty, and an empty write must not succeed.
+        raise LengthRequired
+    limit = settings.REQUEST_MAX_BYTES
+    if declared_length(http) > limit:
+        raise BodyTooLarge(limit_bytes=limit)
 
 
 def declared_length(http: HttpRequest) -> int:
