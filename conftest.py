@@ -9,6 +9,7 @@ and make a database each. The fixtures are in tests/fixtures.py.
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import django
 import pytest
@@ -40,3 +41,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("last") is not None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Any:
+    """Show what the real server logged beside a failure."""
+    report = yield
+    server = getattr(item, "funcargs", {}).get("server")
+    if report.failed and server is not None:
+        report.sections.append(("server log", server.log[-4000:]))
+    return report

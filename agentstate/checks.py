@@ -34,11 +34,7 @@ def check_pool_is_used(**kwargs: Any) -> list[CheckMessage]:
 
 @register(Tags.security, deploy=True)
 def check_secret_is_kept(**kwargs: Any) -> list[CheckMessage]:
-    if (
-        not settings.SECRET_KEY_IS_KEPT
-        if hasattr(settings, "SECRET_KEY_IS_KEPT")
-        else False
-    ):
+    if not settings.SECRET_KEY_IS_KEPT:
         return [
             Warning(
                 "The secret key is made anew at every start.",

@@ -404,7 +404,10 @@ class EmbeddedServices:
         )
 
     def start(self) -> dict[str, str]:
-        """Start them and return the environment that reaches them."""
+        """Start them and return the environment that reaches them.
+
+        An address that the environment names already is not ours, and not in it.
+        """
         try:
             for service in self.services():
                 service.start()

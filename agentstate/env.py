@@ -30,9 +30,7 @@ def env_bool(name: str, default: bool = False) -> bool:
     raise ImproperlyConfigured(f"{name} must be 1 or 0, not {value!r}")
 
 
-def env_int(
-    name: str, default: int, *, low: int = 0, high: int | None = None
-) -> int:
+def env_int(name: str, default: int, *, low: int = 0, high: int | None = None) -> int:
     value = os.environ.get(name)
     if value is None or value == "":
         return default

@@ -32,9 +32,7 @@ REQUEST_SECONDS = Histogram(
     ["method", "route"],
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 30),
 )
-STREAMS = Gauge(
-    "agentstate_streams", "Open live streams.", multiprocess_mode="livesum"
-)
+STREAMS = Gauge("agentstate_streams", "Open live streams.", multiprocess_mode="livesum")
 METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 

@@ -34,6 +34,7 @@ def start_process(
     stdin: bytes | None = None,
     user: int | None = None,
     group: int | None = None,
+    pass_fds: Sequence[int] = (),
     death_signal: signal.Signals = signal.SIGTERM,
 ) -> subprocess.Popen[bytes]:
     """Start `command` in a session of its own and leave its pid in `pid_file`.
@@ -48,6 +49,7 @@ def start_process(
         stdout=log,
         stderr=log,
         start_new_session=True,
+        pass_fds=pass_fds,
         user=user,
         group=group,
         extra_groups=None if group is None else [group],

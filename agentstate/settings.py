@@ -11,6 +11,7 @@ from typing import Any
 import dj_database_url
 
 from agentstate.env import env_bool, env_int, env_list, env_str
+from agentstate.pool import check_open
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 DATA_DIR = Path(env_str("AGENTSTATE_DATA_DIR", ".data"))
@@ -33,12 +34,15 @@ _services = _data_file("services.json")
 
 # --- Core
 SECRET_KEY = env_str("AGENTSTATE_SECRET_KEY") or _secrets.get("secret_key", "")
+SECRET_KEY_IS_KEPT = bool(SECRET_KEY)
 if not SECRET_KEY:
     # No data folder yet: a command such as `makemigrations --check` needs some key,
     # and nothing it signs outlives the process.
     from django.core.management.utils import get_random_secret_key
 
     SECRET_KEY = get_random_secret_key()
+# Web processes that `manage.py serve` starts; they share its port.
+WEB_PROCESSES = env_int("AGENTSTATE_WEB_PROCESSES", 2, low=1, high=64)
 # Threads of one web process. More of them than connections in the pool would only wait.
 WEB_THREADS = env_int("AGENTSTATE_WEB_THREADS", 8, low=1, high=500)
 DEBUG = env_bool("AGENTSTATE_DEBUG", False)
@@ -116,6 +120,7 @@ DATABASES["default"]["OPTIONS"] |= {
     "pool": {
         "min_size": 1,
         "max_size": env_int("AGENTSTATE_DB_POOL_SIZE", 12, low=1, high=500),
+        "check": check_open,
         "timeout": 10,  # seconds a request waits for a connection before it gets a 503
     },
     "connect_timeout": 5,  # seconds
@@ -126,9 +131,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 PROCRASTINATE_AUTODISCOVER_MODULE_NAME = "jobs"
 
 # --- Redis or Valkey: working memory, rate limits, live hints
-REDIS_URL = env_str("REDIS_URL") or _services.get(
-    "redis_url", "redis://127.0.0.1:1/0"
-)
+REDIS_URL = env_str("REDIS_URL") or _services.get("redis_url", "redis://127.0.0.1:1/0")
 REDIS_TIMEOUT = 0.25  # seconds; no request waits longer for Redis
 CACHES = {
     "default": {
@@ -219,5 +222,7 @@ LOGGING = {
         # Refusals are answers, not faults: counted in /metrics, not logged as errors.
         "django.request": {"level": "ERROR"},
         "procrastinate": {"level": "WARNING"},
+        "httpx": {"level": "WARNING"},
+        "uvicorn": {"level": "WARNING"},
     },
 }

@@ -1,0 +1,31 @@
+"""manage.py demo_agent URL"""
+
+import os
+import signal
+from argparse import ArgumentParser
+from typing import Any
+
+import httpx
+from django.core.management.base import BaseCommand, CommandError
+
+from agentstate.demo import DemoAgent
+
+
+class Command(BaseCommand):
+    help = "Let the demo agent work; `serve` starts it unless AGENTSTATE_DEMO is 0."
+    requires_system_checks = []
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("url")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        key = os.environ.get("AGENTSTATE_DEMO_KEY")
+        if not key:
+            raise CommandError("AGENTSTATE_DEMO_KEY holds no API key")
+        headers = {"Authorization": f"Bearer {key}"}
+        with httpx.Client(base_url=options["url"], headers=headers) as http:
+            agent = DemoAgent(http)
+            signal.signal(signal.SIGTERM, lambda *_: agent.stopping.set())
+            agent.run()
+            # Its work done, it stays: an ended process would be started again.
+            agent.stopping.wait()
