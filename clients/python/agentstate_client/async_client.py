@@ -75,7 +75,7 @@ class AsyncClient:
         api_key: str | None = None,
         *,
         timeout: float = 30.0,
-        max_retries: int = 6,
+        max_retries: int = 10,
         deadline: float = 60.0,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:

@@ -77,7 +77,7 @@ class Client:
         api_key: str | None = None,
         *,
         timeout: float = 30.0,
-        max_retries: int = 6,
+        max_retries: int = 10,
         deadline: float = 60.0,
         transport: httpx.BaseTransport | None = None,
     ) -> None:

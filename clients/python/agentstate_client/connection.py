@@ -35,7 +35,8 @@ class Connection:
             raise ValueError("No API key: pass api_key or set AGENTSTATE_API_KEY")
         url = base_url or os.environ.get("AGENTSTATE_URL") or DEFAULT_URL
         policy = RetryPolicy(max_retries=max_retries, deadline=deadline)
-        return cls(url, key, timeout, policy)
+        # A key read from a file or a shell often brings its line end along.
+        return cls(url, key.strip(), timeout, policy)
 
     def http_options(self) -> dict[str, Any]:
         """Return the arguments of httpx.Client and of httpx.AsyncClient."""

@@ -5,6 +5,7 @@ Does no I/O: the clients send what `options` says, report how it went, and wait.
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Generic, TypeVar
 
 import httpx
@@ -14,6 +15,8 @@ from agentstate_client.connection import Connection
 from agentstate_client.errors import AgentStateError, Unavailable, error_from
 
 T = TypeVar("T")
+
+logger = logging.getLogger("agentstate_client")
 
 CONNECT_TIMEOUT = 5.0  # seconds
 
@@ -42,7 +45,7 @@ class Exchange(Generic[T]):
         delay = self.attempts.delay_after_failure(failure)
         if delay is None:
             raise self.unreachable(str(failure) or type(failure).__name__) from failure
-        return delay
+        return self._told(delay, type(failure).__name__)
 
     def delay_after_answer(self, response: httpx.Response) -> float | None:
         """Return the seconds until the next try; None if this answer is a success.
@@ -54,6 +57,16 @@ class Exchange(Generic[T]):
         delay = self.attempts.delay_after_answer(response)
         if delay is None:
             raise refusal(response, self.call.idempotency_key)
+        return self._told(delay, f"HTTP {response.status_code}")
+
+    def _told(self, delay: float, reason: str) -> float:
+        logger.info(
+            "%s %s: %s, again in %.2f s",
+            self.call.method,
+            self.call.path,
+            reason,
+            delay,
+        )
         return delay
 
     def unreachable(self, reason: str) -> Unavailable:

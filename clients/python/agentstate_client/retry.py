@@ -28,7 +28,7 @@ PASSING_STATUSES = {429, 502, 503, 504}
 class RetryPolicy:
     """Capped exponential backoff with full jitter, within one deadline a call."""
 
-    max_retries: int = 6
+    max_retries: int = 10
     first_delay: float = 0.1  # seconds
     max_delay: float = 5.0  # seconds
     deadline: float = 60.0  # seconds, over all tries of one call

@@ -212,6 +212,40 @@ def test_a_redirect_is_not_followed_with_the_key(connect):
     assert len(script.requests) == 1
 
 
+def sse(text):
+    headers = {"Content-Type": "text/event-stream"}
+    return httpx.Response(200, headers=headers, content=text)
+
+
+def test_a_stream_resumes_behind_what_it_has_handed_out(connect):
+    script = Script(
+        sse('id: 1\ndata: {"id": "a", "seq": 1, "type": "a.b"}\n\nid: 2\ndata: {"id'),
+        lost(httpx.ReadError),
+        sse('id: 2\ndata: {"id": "b", "seq": 2, "type": "a.b"}\n\n'),
+    )
+    stream = connect(script).events.stream("s-1")
+    assert [next(stream).seq, next(stream).seq] == [1, 2]
+    stream.close()
+    asked = [request.headers.get("Last-Event-ID") for request in script.requests]
+    assert asked == [None, "1", "1"]
+
+
+def test_a_message_without_data_moves_the_place_to_resume_from(connect):
+    event = '{"id": "a", "seq": 1, "type": "a.b", "session": "s-1"}'
+    script = Script(sse("id: p-1\n\n"), sse(f"id: p-2\ndata: {event}\n\n"))
+    stream = connect(script).feed.stream(types=["a.*"])
+    assert next(stream).position == "p-2"
+    stream.close()
+    assert script.requests[1].headers["Last-Event-ID"] == "p-1"
+
+
+def test_a_stream_that_ends_at_once_is_given_up(connect):
+    script = Script(sse(""))
+    with pytest.raises(Unavailable, match="ends at once"):
+        next(connect(script, max_retries=2).events.stream("s-1"))
+    assert len(script.requests) == 3
+
+
 @pytest.mark.asyncio
 async def test_async_retries_in_the_same_way():
     async def answer(request):
@@ -275,3 +309,16 @@ def test_retry_after_may_be_a_date():
 def test_a_retry_after_that_makes_no_sense_is_ignored(text):
     headers = [(b"Retry-After", text.encode())]
     assert retry_after(httpx.Response(503, headers=headers)) == 0
+
+
+def test_a_key_with_a_line_end_is_the_key_without(pauses):
+    client = Client("http://server", "secret\n")
+    assert client.connection.api_key == "secret"
+    assert "secret" not in repr(client.connection)
+
+
+def test_a_retry_is_told_in_the_log(connect, caplog):
+    with caplog.at_level("INFO", logger="agentstate_client"):
+        append(connect(Script(httpx.Response(503), OK)))
+    [record] = [r for r in caplog.records if r.name == "agentstate_client"]
+    assert "HTTP 503" in record.getMessage()

@@ -4,9 +4,10 @@ import random
 import threading
 
 import pytest
+from access_app.services import create_key, revoke_key
 from agentstate.processes import wait_until
 
-from agentstate_client import NotFound
+from agentstate_client import NotFound, Unauthenticated
 
 HI = {"content": "hi"}
 
@@ -101,6 +102,16 @@ def test_the_feed_from_now_on(cut_client, proxy, rival, session):
     reader.join()
     stream.close()
     assert [event.payload["n"] for event in found] == [1]
+
+
+def test_a_stream_ends_when_its_key_is_revoked(kind, server, project, rival, session):
+    record, text = create_key(project, scopes=["sessions:read"])
+    stream = kind.client(server.base_url, text).events.stream(session.id)
+    append_numbered(rival, session, [0])
+    assert next(stream).seq == 1
+    revoke_key(project.id, record.id)
+    with pytest.raises(Unauthenticated):
+        next(stream)
 
 
 def test_a_stream_of_nothing_known_is_refused_at_once(client, session):
