@@ -1,0 +1,50 @@
+# run and test set up all they need: see scripts/bootstrap.
+.DEFAULT_GOAL := run
+.PHONY: run test lint fmt schema bench soak requirements setup setup-dev
+
+# Some machines set it; every start would then compile the project anew.
+unexport PYTHONDONTWRITEBYTECODE
+
+PYTHON := .venv/bin/python
+PYTEST := $(PYTHON) -m pytest
+UV = $(shell command -v uv || echo .tools/bin/uv)
+
+run: setup
+	@exec $(PYTHON) manage.py serve
+
+test: setup-dev
+	@$(PYTEST) -n 2
+
+lint: setup-dev
+	@$(PYTHON) -m ruff check
+	@$(PYTHON) -m ruff format --check
+	@$(PYTHON) -m mypy
+	@$(PYTHON) manage.py makemigrations --check --dry-run
+	@$(PYTHON) manage.py check
+
+fmt: setup-dev
+	@$(PYTHON) -m ruff check --fix
+	@$(PYTHON) -m ruff format
+
+schema: setup-dev
+	@$(PYTHON) manage.py spectacular --validate --fail-on-warn --file docs/openapi.yaml
+
+bench: setup-dev
+	@$(PYTHON) -m bench
+
+soak: setup-dev
+	@$(PYTEST) -m soak
+
+requirements:
+	@$(UV) pip compile --quiet --universal --python-version 3.13 --generate-hashes \
+	  --no-header --no-annotate --no-emit-index-url \
+	  requirements.in --output-file requirements.txt
+	@$(UV) pip compile --quiet --universal --python-version 3.13 --generate-hashes \
+	  --no-header --no-annotate --no-emit-index-url \
+	  requirements-dev.in --output-file requirements-dev.txt
+
+setup:
+	@scripts/bootstrap run
+
+setup-dev:
+	@scripts/bootstrap dev
