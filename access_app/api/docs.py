@@ -1,6 +1,6 @@
 """One decorator that writes a call into the OpenAPI document, refusals included."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from http import HTTPStatus
 from typing import Any
@@ -16,6 +16,8 @@ from rest_framework import serializers
 from access_app.idempotency import HEADER
 from agentstate.api.errors import CONTENT_TYPE, problem
 from agentstate.api.params import Params
+
+JSON = "application/json"
 
 # What any call may be answered, and what any call that writes may be answered besides.
 ALWAYS = (401, 403, 422, 429, 503)
@@ -38,6 +40,7 @@ PROBLEMS = {
 }
 
 type Method = Callable[..., Any]
+type Success = int | tuple[int, str]
 
 
 class ProblemItem(serializers.Serializer[Any]):
@@ -61,7 +64,7 @@ def documented(
     operation: str,
     summary: str,
     *,
-    responses: Mapping[int, Any] | Mapping[tuple[int, str], Any],
+    responses: Mapping[Success, Any],
     request: Any = None,
     params: type[Params] | None = None,
     headers: Sequence[OpenApiParameter] = (),
@@ -73,10 +76,12 @@ def documented(
 ) -> Callable[[Method], Method]:
     """Document a view's method. `operation` is its id, `list_keys`.
 
-    `responses` maps success statuses, or pairs of status and media type, to
-    serializers (None: no body). The refusals that
-    any call may meet are added, `errors` are those beyond them. `response_example`
-    stands at every success status. Idempotency-Key is added where the method writes.
+    `responses` maps success statuses, or pairs of status and media type, to serializers
+    (None: no body). The refusals that any call may meet are added, `errors` are those
+    beyond them. `response_example` stands at every success status. `request` is the
+    serializer of a JSON body, or maps media types to serializers or plain schemas;
+    `request_example` then maps them to examples. Idempotency-Key is added where the
+    method writes.
     """
 
     def decorate(method: Method) -> Method:
@@ -88,9 +93,12 @@ def documented(
             summary=summary,
             description=description or "",
             parameters=[*parameters, *([params] if params else [])],
-            request=request,
+            request=_by_media_type(request),
             responses={**_successes(responses), **_problems(statuses)},
-            examples=_examples(request_example, response_example, responses),
+            examples=[
+                *_request_examples(request, request_example),
+                *_answer_examples(responses, response_example),
+            ],
             tags=tags,
         )(method)
 
@@ -121,15 +129,21 @@ IDEMPOTENCY = OpenApiParameter(
 )
 
 
-def _successes(responses: Mapping[Any, Any]) -> dict[Any, Any]:
+def _successes(responses: Mapping[Success, Any]) -> dict[Any, Any]:
     return {
         status: OpenApiResponse(body, HTTPStatus(_number(status)).phrase)
         for status, body in responses.items()
     }
 
 
-def _number(status: int | tuple[int, str]) -> int:
+def _number(status: Success) -> int:
     return status[0] if isinstance(status, tuple) else status
+
+
+def _by_media_type(value: Any) -> Any:
+    if value is None or isinstance(value, Mapping):
+        return value
+    return {JSON: value}
 
 
 def _problems(statuses: Collection[int]) -> dict[Any, Any]:
@@ -151,15 +165,27 @@ def _problem_response(status: int) -> OpenApiResponse:
     return OpenApiResponse(Problem, HTTPStatus(status).phrase, [example])
 
 
-def _examples(
-    request: Any, response: Any, responses: Mapping[Any, Any]
-) -> list[OpenApiExample]:
-    examples = []
-    if request is not None:
-        examples.append(OpenApiExample("request", request, request_only=True))
-    if response is not None:
-        codes = [str(_number(s)) for s, body in responses.items() if body is not None]
-        examples.append(
-            OpenApiExample("answer", response, response_only=True, status_codes=codes)
+def _request_examples(request: Any, example: Any) -> Iterator[OpenApiExample]:
+    if example is None:
+        return
+    examples = example if isinstance(request, Mapping) else {JSON: example}
+    for media_type, value in examples.items():
+        yield OpenApiExample(
+            f"request {media_type}", value, media_type=media_type, request_only=True
         )
-    return examples
+
+
+def _answer_examples(
+    responses: Mapping[Success, Any], example: Any
+) -> Iterator[OpenApiExample]:
+    for success, body in responses.items():
+        if example is None or body is None:
+            continue
+        media_type = success[1] if isinstance(success, tuple) else JSON
+        yield OpenApiExample(
+            f"answer {_number(success)}",
+            example,
+            media_type=media_type,
+            response_only=True,
+            status_codes=[str(_number(success))],
+        )

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
 
@@ -35,6 +36,7 @@ class PageParams(Params):
     )
 
 
+@extend_schema_field({"type": "string"})
 class CommaListField(serializers.Field[Any, Any, Any, Any]):
     """`types=a,b` as `["a", "b"]`."""
 

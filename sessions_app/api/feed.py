@@ -11,6 +11,7 @@ from rest_framework.response import Response
 from access_app.api.docs import documented
 from access_app.api.views import ApiRequest
 from access_app.scopes import SESSIONS_READ
+from agentstate import codec
 from agentstate.api.params import CommaListField, Params, read_params
 from agentstate.errors import FieldError, ServiceUnavailable
 from sessions_app import feed
@@ -184,6 +185,7 @@ class SessionStreamView(SessionCallView):
         "Follow a session's log (Server-Sent Events)",
         params=SessionStreamParams,
         responses={(200, "text/event-stream"): str},
+        response_example=f"id: 1\ndata: {codec.dumps(EVENT_EXAMPLE)}\n\n",
         headers=[LAST_EVENT_ID],
         errors=[404],
         description="Each message's `id` is the event's seq, its `data` the event. "
@@ -216,6 +218,7 @@ class FeedStreamView(SessionCallView):
         "Follow all events of the project (Server-Sent Events)",
         params=FeedStreamParams,
         responses={(200, "text/event-stream"): str},
+        response_example=f"id: …\ndata: {codec.dumps(FEED_EXAMPLE)}\n\n",
         headers=[LAST_EVENT_ID],
         description="Each message's `id` is the cursor behind the event, its `data` "
         "the event. Goes on behind Last-Event-ID, or else behind `after`.",

@@ -73,9 +73,19 @@ class StateView(SessionCallView):
     @documented(
         "patch_state",
         "Change a session's state by a merge patch or a JSON patch",
-        request=PatchStateIn,
+        request={
+            JSONParser.media_type: PatchStateIn,
+            MergePatchParser.media_type: {"type": "object"},
+            JSONPatchParser.media_type: {"type": "array", "items": {"type": "object"}},
+        },
         responses={200: StateOut},
-        request_example={"merge": {"step": "pay"}, "expected_version": 3},
+        request_example={
+            JSONParser.media_type: {"merge": {"step": "pay"}, "expected_version": 3},
+            MergePatchParser.media_type: {"step": "pay"},
+            JSONPatchParser.media_type: [
+                {"op": "replace", "path": "/step", "value": "pay"}
+            ],
+        },
         response_example=STATE_EXAMPLE,
         headers=[IF_MATCH, LOCK_TOKEN],
         errors=[404, 412, 423, 428],

@@ -1,7 +1,9 @@
 """Every refusal is application/problem+json, and none gives anything away."""
 
+import socket
 from io import BytesIO
 
+import httpx
 import pytest
 from django.core.handlers.wsgi import WSGIRequest
 from django.db import DataError, OperationalError
@@ -233,3 +235,31 @@ def test_django_itself_answers_problems_under_api():
             answer = handler(request, *arguments)
             assert answer["Content-Type"].startswith(content_type)
             assert str(answer.status_code) in handler.__name__
+
+
+def test_a_real_chunked_body_is_read_whole(server, make_key, project):
+    answer = httpx.patch(
+        f"{server.base_url}{URL}",
+        content=iter([b'{"settings":', b' {"a":', b" 1}}"]),
+        headers={
+            "Authorization": f"Bearer {make_key()}",
+            "Content-Type": "application/json",
+        },
+    )
+    assert answer.status_code == 200
+    assert Project.objects.get(pk=project.pk).settings == {"a": 1}
+
+
+def test_a_body_cut_off_by_a_lost_connection_changes_nothing(server, make_key, project):
+    head = (
+        f"PATCH {URL} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        f"Authorization: Bearer {make_key()}\r\nContent-Length: 40\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(head.encode() + b'{"settings": {"cut": true}}')
+        connection.shutdown(socket.SHUT_WR)
+        connection.settimeout(30)
+        while connection.recv(1000):
+            pass
+    assert Project.objects.get(pk=project.pk).settings == {}
+    assert httpx.get(f"{server.base_url}/healthz").status_code == 200
