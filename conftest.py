@@ -29,6 +29,10 @@ def pytest_configure(config: pytest.Config) -> None:
     worker = hasattr(config, "workerinput")
     if not worker:
         services.start()
+        if config.getoption("numprocesses", None):
+            # Workers inherit it, and pytest-django would read their settings before
+            # they have a database of their own. Their conftest sets it again.
+            del os.environ["DJANGO_SETTINGS_MODULE"]
     if worker or not config.getoption("numprocesses", None):
         services.make_database(os.environ.get("PYTEST_XDIST_WORKER", "main"))
         django.setup()
