@@ -3,7 +3,9 @@
 A window begins with a key's first call and lasts a minute of Redis' clock; one Lua
 script counts in one round trip, so that parallel calls are all counted. While Redis is
 down or slow each process counts for itself, with the same limit: N processes then let
-through at most N times as much. See docs/access.md.
+through at most N times as much. A high limit is counted in steps: a process takes up to
+a hundred calls at once, never more than a thousandth of the limit, and hands them out
+without asking Redis again. See docs/access.md.
 """
 
 import logging
@@ -28,10 +30,12 @@ logger = logging.getLogger(__name__)
 WINDOW = 60.0  # seconds
 PAUSE = 1.0  # seconds without Redis after it has failed
 LOCAL_ENTRIES = 10_000
+STEP_SHARE = 1000  # a step is at most this part of the limit
+STEP_MAX = 100  # calls
 
-# Returns the calls in this window, this one included, and its milliseconds to go.
+# Returns the calls in this window, these included, and its milliseconds to go.
 COUNT = """
-local used = redis.call('INCR', KEYS[1])
+local used = redis.call('INCRBY', KEYS[1], ARGV[2])
 local left = redis.call('PTTL', KEYS[1])
 if left < 0 then
   redis.call('PEXPIRE', KEYS[1], ARGV[1])
@@ -77,16 +81,47 @@ def count_call(caller: Caller) -> Usage | None:
 
 
 def _count_in_redis(caller: Caller) -> tuple[int, float] | None:
+    limit = caller.rate_limit_per_minute
+    step = max(1, min(limit // STEP_SHARE, STEP_MAX))
+    if step > 1 and (taken := reserved.take(caller.key_id)):
+        return taken
     if not breaker.lets_through():
         return None
     key = f"agentstate:rate:{caller.project_id}:{caller.key_id}"
     try:
-        used, left = connect()(keys=[key], args=[int(WINDOW * 1000)])
+        used, left = connect()(keys=[key], args=[int(WINDOW * 1000), step])
     except redis.RedisError:
         breaker.open()
         return None
     breaker.close()
-    return used, left / 1000
+    first = used - step + 1
+    if step > 1:
+        reserved.put(caller.key_id, first, min(used, limit) - first, left / 1000)
+    return first, left / 1000
+
+
+class Reserved:
+    """Calls that Redis has counted already, for this process to hand out."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: dict[UUID, tuple[int, int, float]] = {}  # used, left, until
+
+    def take(self, key_id: UUID) -> tuple[int, float] | None:
+        """Return the calls used and the window's seconds to go; None without any."""
+        now = time.monotonic()
+        with self._lock:
+            used, left, until = self._calls.get(key_id, (0, 0, 0.0))
+            if left < 1 or now >= until:
+                return None
+            self._calls[key_id] = (used + 1, left - 1, until)
+        return used + 1, until - now
+
+    def put(self, key_id: UUID, used: int, left: int, seconds: float) -> None:
+        with self._lock:
+            if len(self._calls) >= LOCAL_ENTRIES:
+                self._calls.clear()  # counted and not used: a step each is lost
+            self._calls[key_id] = (used, left, time.monotonic() + seconds)
 
 
 class Breaker:
@@ -153,6 +188,7 @@ class LocalWindows:
 
 breaker = Breaker()
 local_windows = LocalWindows()
+reserved = Reserved()
 
 
 @cache

@@ -200,6 +200,25 @@ def test_the_script_is_one_round_trip(make_key, redis):
     assert calls(after, "eval") == calls(before, "eval")
 
 
+def test_a_high_limit_is_counted_in_steps(make_key, redis):
+    """A step is a hundred calls or a thousandth of the limit: 3 of 3,000."""
+    key = make_key(rate_limit_per_minute=3000)
+    stored = ApiKey.objects.get(prefix=key.split("_")[1])
+    name = f"agentstate:rate:{stored.project_id}:{stored.id}"
+    left = [a.headers["RateLimit-Remaining"] for a in call(key, 4)]
+    assert left == ["2999", "2998", "2997", "2996"]
+    assert int(redis.get(name)) == 6
+
+
+def test_a_high_limit_is_not_exceeded(make_key, redis):
+    key = make_key(rate_limit_per_minute=3000)
+    stored = ApiKey.objects.get(prefix=key.split("_")[1])
+    name = f"agentstate:rate:{stored.project_id}:{stored.id}"
+    redis.set(name, 2995, ex=60)
+    statuses = [a.status_code for a in call(key, 8)]
+    assert statuses == [200] * 5 + [429] * 3
+
+
 def test_redis_errors_other_than_absence_fall_back_too(make_key, redis):
     key = make_key(rate_limit_per_minute=2)
     stored = ApiKey.objects.get(prefix=key.split("_")[1])
