@@ -192,7 +192,11 @@ class Event(models.Model):
 
 
 class ToolCall(models.Model):
-    """A projection of the log: each tool call, and the result that closed it."""
+    """A projection of the log: each tool call, and the result that closed it.
+
+    `result_synthetic`: that result is a stand-in, which a real one may still replace;
+    `stand_in_seq` is then kept (by a trigger), so that the past stays as it was.
+    """
 
     project = models.ForeignKey(
         Project,
@@ -214,6 +218,7 @@ class ToolCall(models.Model):
     awaiting = models.TextField(default="")
     result_seq = models.BigIntegerField(null=True)
     result_synthetic = models.BooleanField(default=False)
+    stand_in_seq = models.BigIntegerField(null=True)
 
     class Meta:
         db_table = "agent_tool_calls"

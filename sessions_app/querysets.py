@@ -1,6 +1,7 @@
 """Every reusable read of sessions and events, chainable."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Self
 from uuid import UUID
@@ -27,6 +28,14 @@ SEARCH_TEXT = Lower(
 class SessionQuerySet(models.QuerySet["Session"]):
     def in_project(self, project_id: UUID) -> Self:
         return self.filter(project_id=project_id)
+
+    def named(self, references: Iterable[str]) -> Self:
+        """Sessions whose id or key is one of `references`."""
+        keys, ids = list(references), []
+        for text in keys:
+            with suppress(ValueError):
+                ids.append(UUID(text))
+        return self.filter(Q(id__in=ids) | Q(key__in=keys))
 
     def visible_to(self, subject: str | None, session_id: UUID | None) -> Self:
         """Narrow to what a key bound to a subject or a session may see."""

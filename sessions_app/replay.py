@@ -134,19 +134,28 @@ def changes_since(session: Session, version: int, most: int = 100) -> list[str]:
 
 
 def open_calls_at(session: Session, at_seq: int) -> list[ToolCall]:
-    """Return the tool calls that were without a result after event `at_seq`.
+    """Return the tool calls that were without a result after event `at_seq`."""
+    return [call for call in unsettled_calls_at(session, at_seq) if not call.result_seq]
 
-    The session whose segment holds `at_seq` knows them all: a fork was given those that
-    were open when it began.
+
+def unsettled_calls_at(session: Session, at_seq: int) -> list[ToolCall]:
+    """Return the calls that had no result, or a stand-in, after event `at_seq`.
+
+    Their result is what it was then. The session whose segment holds `at_seq` knows
+    them all: a fork was given those that were unsettled when it began.
     """
-    return list(
-        ToolCall.objects.filter(
-            Q(result_seq=None) | Q(result_seq__gt=at_seq),
-            project_id=session.project_id,
-            session_id=segment_at(session, at_seq).session_id,
-            call_seq__lte=at_seq,
-        ).order_by("call_seq")
-    )
+    calls = ToolCall.objects.filter(
+        Q(result_seq=None) | Q(result_seq__gt=at_seq) | Q(result_synthetic=True),
+        project_id=session.project_id,
+        session_id=segment_at(session, at_seq).session_id,
+        call_seq__lte=at_seq,
+    ).order_by("call_seq")
+    for call in calls:
+        stand_in = call.result_seq if call.result_synthetic else call.stand_in_seq
+        was_there = stand_in is not None and stand_in <= at_seq
+        call.result_seq = stand_in if was_there else None
+        call.result_synthetic, call.stand_in_seq = was_there, None
+    return list(calls)
 
 
 def _decoded(text: str) -> dict[str, Any]:

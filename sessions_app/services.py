@@ -30,7 +30,7 @@ from sessions_app.errors import (
 from sessions_app.forks import pass_on_to_forks
 from sessions_app.log import iso, segments_of
 from sessions_app.models import Session, SessionStatus, Snapshot, ToolCall
-from sessions_app.replay import open_calls_at, state_at
+from sessions_app.replay import state_at, unsettled_calls_at
 from sessions_app.state import write_state
 
 __all__ = [
@@ -402,8 +402,10 @@ def fork_session(
             tool_call_id=call.tool_call_id,
             name=call.name,
             awaiting=call.awaiting,
+            result_seq=call.result_seq,
+            result_synthetic=call.result_synthetic,
         )
-        for call in open_calls_at(parent, at_seq)
+        for call in unsettled_calls_at(parent, at_seq)
     )
     fork.refresh_from_db()
     return fork
