@@ -52,7 +52,6 @@ class ProgressBar:
         self._drawn_at = time.monotonic()
         part = min(self.done / self.total, 1.0)
         bar = "#" * round(part * WIDTH)
-        self._stream.write(
-            f"\r[{bar:<{WIDTH}}] {part:4.0%} {self.done:,} of {self.total:,} {self.unit}"
-        )
+        count = f"{self.done:,} of {self.total:,} {self.unit}"
+        self._stream.write(f"\r[{bar:<{WIDTH}}] {part:4.0%} {count}")
         self._stream.flush()

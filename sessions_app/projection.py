@@ -428,5 +428,5 @@ def orphans(project_id: UUID | None = None) -> Iterator[Orphan]:
                 """,
                 {"project": project_id},
             )
-            for row in cursor.fetchall():
-                yield Orphan(*row, table)
+            for owner, session_id in cursor.fetchall():
+                yield Orphan(owner, session_id, table)

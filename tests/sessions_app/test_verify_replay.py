@@ -36,7 +36,7 @@ class RolledBack(Exception):
 
 @contextmanager
 def damage() -> Iterator[Callable[..., None]]:
-    """damage("UPDATE …", …) as the owner of the tables could; rolled back at the end."""
+    """damage("UPDATE …", …) as the tables' owner could; rolled back at the end."""
 
     def run(sql: str, *values: Any) -> None:
         with connection.cursor() as cursor:
