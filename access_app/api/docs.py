@@ -119,7 +119,7 @@ def page(item: type[serializers.Serializer[Any]]) -> type[serializers.Serializer
 
 IDEMPOTENCY = OpenApiParameter(
     HEADER,
-    str,
+    {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
     OpenApiParameter.HEADER,
     description=(
         "1 to 255 printable characters. The same key with the same body is given the "

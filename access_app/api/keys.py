@@ -41,9 +41,7 @@ class KeyIn(StrictSerializer):
     name = serializers.CharField(
         required=False, allow_blank=True, default="", max_length=200
     )
-    scopes = serializers.ListField(
-        child=serializers.ChoiceField(SCOPES), allow_empty=False
-    )
+    scopes = serializers.ListField(child=serializers.ChoiceField(SCOPES), min_length=1)
     subject = serializers.CharField(
         required=False,
         trim_whitespace=False,

@@ -13,7 +13,7 @@ from django.contrib.auth.models import User
 from django.db import connection
 
 from access_app.idempotency import delete_expired_idempotency, forget_answers
-from access_app.jobs import sweep_idempotency
+from access_app.jobs import app, sweep_idempotency
 from access_app.models import IdempotencyRecord, Member
 from agentstate.ids import new_id
 from agentstate.processes import wait_until
@@ -240,6 +240,13 @@ def test_expired_answers_are_deleted_in_batches(api, project, clock):
     assert delete_expired_idempotency(limit=2) == 2
     sweep_idempotency(timestamp=0)
     assert records.count() == 1
+
+
+def test_the_sweep_runs_by_itself():
+    periodic = {
+        task.task.name for task in app.periodic_registry.periodic_tasks.values()
+    }
+    assert "access_app.sweep_idempotency" in periodic
 
 
 def test_the_expired_are_found_by_their_index(project):

@@ -97,7 +97,7 @@ def test_a_key_cannot_make_a_key_that_outlives_it(make_key):
     ("body", "path", "code"),
     [
         ({}, "scopes", "required"),
-        ({"scopes": []}, "scopes", "empty"),
+        ({"scopes": []}, "scopes", "min_length"),
         ({"scopes": ["sessions:own"]}, "scopes[0]", "invalid_choice"),
         ({"scopes": ["all", 7]}, "scopes[1]", "wrong_type"),
         ({"scopes": "all"}, "scopes", "not_a_list"),

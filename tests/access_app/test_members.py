@@ -1,5 +1,8 @@
 """/api/v1/members."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection
@@ -77,6 +80,22 @@ def test_the_last_owner_stays(api):
     add(api, "owner")
     assert api.delete(f"{URL}/{owner['id']}").status_code == 204
     assert api.get(f"{URL}/{owner['id']}").status_code == 404
+
+
+def test_two_owners_who_leave_at_once_take_turns(api, project):
+    owners = [add(api, "owner")["id"] for _ in range(2)]
+    together = threading.Barrier(2)
+
+    def leave(member_id):
+        together.wait()
+        try:
+            return api.delete(f"{URL}/{member_id}").status_code
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(leave, owners)) == [204, 409]
+    assert Member.objects.filter(project=project, role="owner").count() == 1
 
 
 def test_a_member_of_another_project_is_not_there(api, other_api):

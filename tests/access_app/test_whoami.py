@@ -13,6 +13,11 @@ def test_it_says_what_the_key_is(api, project):
     assert answer.json["actor"].startswith("key:")
 
 
+def test_head_is_get_without_a_body(api):
+    answer = api.request("HEAD", URL)
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
 def test_no_key_is_401_with_a_challenge(anonymous):
     answer = anonymous.get(URL)
     assert answer.status_code == 401
