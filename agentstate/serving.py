@@ -28,9 +28,9 @@ class WebServer(uvicorn.Server):
         await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        from agentstate.asgi import application
-
-        if self.loop is not None:
+        # Told to stop while it is still being imported, it has no streams yet.
+        application = getattr(sys.modules.get("agentstate.asgi"), "application", None)
+        if self.loop is not None and application is not None:
             self.loop.call_soon_threadsafe(application.end_streams)
         super().handle_exit(sig, frame)
 

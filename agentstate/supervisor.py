@@ -97,7 +97,7 @@ class Child:
             logger.warning(
                 "a process ended and is started again",
                 extra={
-                    "process": self.name,
+                    "child": self.name,
                     "exit_status": self.process.returncode,
                     "delay_seconds": delay,
                 },
