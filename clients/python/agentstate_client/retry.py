@@ -50,19 +50,19 @@ class Attempts:
         chance: Callable[[], float] = random.random,
     ) -> None:
         self.policy = policy
-        self._clock = clock
+        self.clock = clock
         self._chance = chance
         self.reset()
 
     def reset(self) -> None:
         """Begin again: a stream that makes progress has all its tries before it."""
         self.retries = 0
-        self._ends_at = self._clock() + self.policy.deadline
+        self._ends_at = self.clock() + self.policy.deadline
 
     @property
     def remaining(self) -> float:
         """Seconds until the deadline."""
-        return max(0.0, self._ends_at - self._clock())
+        return max(0.0, self._ends_at - self.clock())
 
     def delay_after_failure(self, failure: httpx.TransportError) -> float | None:
         """Return the seconds to wait before the next try; None if there is none."""

@@ -17,7 +17,10 @@ from agentstate_client import (
     Unavailable,
     ValidationError,
 )
+from agentstate_client.calls import events
+from agentstate_client.connection import Connection
 from agentstate_client.retry import Attempts, RetryPolicy, retry_after
+from agentstate_client.streams import Follower
 
 APPENDED = {"events": [{"id": "e-1", "seq": 1}], "last_seq": 1}
 OK = httpx.Response(201, json=APPENDED)
@@ -239,11 +242,49 @@ def test_a_message_without_data_moves_the_place_to_resume_from(connect):
     assert script.requests[1].headers["Last-Event-ID"] == "p-1"
 
 
-def test_a_stream_that_ends_at_once_is_given_up(connect):
-    script = Script(sse(""))
+@pytest.mark.parametrize("said", ["", "retry: 1000\n\n", ": welcome\n\n"])
+def test_a_stream_that_ends_at_once_is_given_up(connect, said):
+    script = Script(sse(said))
     with pytest.raises(Unavailable, match="ends at once"):
         next(connect(script, max_retries=2).events.stream("s-1"))
     assert len(script.requests) == 3
+
+
+EVENT = 'id: {n}\ndata: {{"id": "e", "seq": {n}, "type": "a.b"}}\n\n'
+
+
+def test_each_event_gives_a_stream_all_its_tries_again(connect):
+    outcomes = [[lost(httpx.ReadError), sse(EVENT.format(n=n))] for n in range(1, 6)]
+    script = Script(*itertools.chain(*outcomes))
+    stream = connect(script, max_retries=2).events.stream("s-1")
+    assert [next(stream).seq for _ in range(5)] == [1, 2, 3, 4, 5]
+    stream.close()
+
+
+def follower_of(policy):
+    connection = Connection("http://server", "key", 30, policy)
+    follower, clock = Follower(events.stream("s-1"), connection), FakeClock()
+    follower._exchange.attempts = Attempts(policy, clock=clock)
+    return follower, clock
+
+
+def test_a_reader_may_take_longer_than_the_deadline_over_an_event():
+    follower, clock = follower_of(RetryPolicy())
+    follower.options()
+    follower.delay_after_answer(httpx.Response(200))
+    assert [event.seq for event in follower.feed(EVENT.format(n=1).encode())] == [1]
+    clock.now += 1000
+    assert follower.delay_after_failure(httpx.ReadError("cut")) < 1
+
+
+def test_a_stream_that_only_keeps_alive_is_not_given_up():
+    follower, clock = follower_of(RetryPolicy(max_retries=1))
+    for _ in range(5):
+        follower.options()
+        follower.delay_after_answer(httpx.Response(200))
+        assert list(follower.feed(b": still here\n\n")) == []
+        clock.now += 60
+        follower.delay_after_failure(httpx.ReadError("cut"))
 
 
 @pytest.mark.asyncio
