@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import django
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parent
@@ -21,6 +22,10 @@ os.environ["DJANGO_SETTINGS_MODULE"] = "agentstate.settings"
 from tests import services  # noqa: E402
 
 pytest_plugins = ("tests.fixtures",)
+
+# A machine that is busy is no failure: examples have no deadline.
+hypothesis.settings.register_profile("suite", max_examples=50, deadline=None)
+hypothesis.settings.load_profile("suite")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -26,7 +26,9 @@ type JSONValue = (
 type JSONObject = dict[str, JSONValue]
 type Path = tuple[str | int, ...]
 
-TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{},]', re.DOTALL)
+# A string that never ends is one token too: else each quote in it would begin another.
+TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{},]', re.DOTALL)
+COLON = re.compile(r"[ \t\n\r]*+:")
 SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
 
@@ -135,10 +137,10 @@ def _parse(
     def parse_object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | Refused:
         found = dict(pairs)
         if len(found) != len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            # Kept as a value of itself, so that the walk finds the path to the key.
-            found[twice] = refuse("duplicate_key", "this key stands here twice")
+            # Kept as the key's value, so that the walk finds the path to it.
+            found[_first_double(pairs)] = refuse(
+                "duplicate_key", "this key stands here twice"
+            )
         return found
 
     return simplejson.loads(
@@ -149,6 +151,15 @@ def _parse(
         parse_constant=lambda name: refuse("non_finite", f"{name} is not JSON"),
         allow_nan=True,  # that is: ask parse_constant, which refuses with a path
     )
+
+
+def _first_double(pairs: list[tuple[str, Any]]) -> str:
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            return key
+        seen.add(key)
+    raise AssertionError("no key stands here twice")
 
 
 def _parse_int(refused: list[Refused]) -> Callable[[str], int | Refused]:
@@ -201,7 +212,7 @@ def _path_at(text: str, end: int) -> Path:
         elif part == ",":
             if open_at and open_at[-1] == "[":
                 key = str(int(key) + 1)
-        elif open_at and open_at[-1] == "{" and text[token.end() :].lstrip()[:1] == ":":
+        elif open_at and open_at[-1] == "{" and COLON.match(text, token.end()):
             key = part[1:-1]
     if open_at:
         stack.append(key if open_at[-1] == "{" else int(key or 0))

@@ -5,7 +5,10 @@ the live row holds: `write_state` therefore stores `apply_patch(old, diff(old, n
 """
 
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
+
+from django.conf import settings
 
 from agentstate.codec import json_path
 from agentstate.errors import AppError, FieldError
@@ -14,6 +17,11 @@ type Operation = dict[str, Any]
 type Patch = list[Operation]
 
 NUMBERS = (int, Decimal, float)
+# An array is spelt anew where that is shorter, once this many of its items differ; or
+# where so many would each have to move the rest of a long one.
+FEW_CHANGES, MANY_CHANGES = 16, 1000
+OPERATION_LENGTH = 36  # of `{"op":"replace","path":"","value":}`
+COPIED_VALUES_MAX = 1_000_000  # by one patch: copies of copies double each time
 
 
 class PatchFailed(AppError):
@@ -36,9 +44,10 @@ def apply_patch(value: Any, patch: Patch) -> Any:
     Raises PatchFailed if a path is not there or a `test` fails, FieldError if an
     operation is malformed. All or nothing.
     """
+    draft = _Draft(value)
     for index, operation in enumerate(patch):
-        value = _apply(value, operation, index)
-    return value
+        draft.apply(operation, index)
+    return draft.value
 
 
 def merge_patch(value: Any, patch: Any) -> Any:
@@ -123,6 +132,16 @@ def _diff_arrays(old: list[Any], new: list[Any], path: str) -> Patch:
         end += 1
     gone, come = old[start : len(old) - end], new[start : len(new) - end]
     both = min(len(gone), len(come))
+    changes = max(len(gone), len(come))
+    if changes > FEW_CHANGES and (
+        (end and changes > MANY_CHANGES)
+        or not _is_longer_than(
+            changes * (OPERATION_LENGTH + len(path)),
+            new[:start] + new[-end or len(new) :],
+        )
+    ):
+        # Spelt item by item it would be longer than the array itself.
+        return [{"op": "replace", "path": path, "value": new}]
     patch: Patch = []
     for offset in range(both):
         patch += _diff(gone[offset], come[offset], f"{path}/{start + offset}")
@@ -135,6 +154,22 @@ def _diff_arrays(old: list[Any], new: list[Any], path: str) -> Patch:
         for offset in range(both, len(come))
     ]
     return patch
+
+
+def _is_longer_than(length: int, values: list[Any]) -> bool:
+    """Whether `values`, as JSON text, are longer than `length`; looks no further."""
+    waiting = list(reversed(values))
+    while waiting and length >= 0:
+        value = waiting.pop()
+        length -= 2
+        if isinstance(value, str):
+            length -= len(value)
+        elif isinstance(value, list):
+            waiting += value
+        elif isinstance(value, dict):
+            waiting += value.keys()
+            waiting += value.values()
+    return length < 0
 
 
 def _escape(key: str) -> str:
@@ -154,32 +189,123 @@ def _bad_operation(index: int, field: str, detail: str) -> FieldError:
     return FieldError(json_path(("patch", index, field)), "invalid", detail)
 
 
-def _apply(value: Any, operation: Operation, index: int) -> Any:
-    if not isinstance(operation, dict):
-        raise FieldError(json_path(("patch", index)), "invalid", "must be an object")
-    op = operation.get("op")
-    path = _tokens(operation, "path", index)
-    match op:
-        case "add" | "replace" | "test":
-            if "value" not in operation:
-                raise _bad_operation(index, "value", "is required")
-            new = operation["value"]
-            if op == "test":
-                if not same_value(_get(value, path, index), new):
+class _Draft:
+    """A value while a patch is applied to it; the value it began as stays as it was.
+
+    A container is copied when it is first changed and belongs to the draft from then
+    on, so that a thousand changes of one array do not copy it a thousand times.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.own: dict[int, Any] = {}
+        self.room = COPIED_VALUES_MAX
+
+    def apply(self, operation: Operation, index: int) -> None:
+        if not isinstance(operation, dict):
+            raise FieldError(
+                json_path(("patch", index)), "invalid", "must be an object"
+            )
+        op = operation.get("op")
+        path = _tokens(operation, "path", index)
+        match op:
+            case "add" | "replace" | "test":
+                if "value" not in operation:
+                    raise _bad_operation(index, "value", "is required")
+                item = operation["value"]
+                if op != "test":
+                    self.put(path, item, index, must_exist=op == "replace")
+                elif not same_value(_get(self.value, path, index), item):
                     raise _failed(index, "the value tested is another")
-                return value
-            return _put(value, path, new, index, must_exist=op == "replace")
-        case "remove":
-            return _remove(value, path, index)
-        case "move" | "copy":
-            source = _tokens(operation, "from", index)
-            item = _get(value, source, index)
-            if op == "move":
-                if path[: len(source)] == source and path != source:
-                    raise _failed(index, "a value cannot move into itself")
-                value = _remove(value, source, index)
-            return _put(value, path, item, index, must_exist=False)
-    raise _bad_operation(index, "op", "is not an operation of JSON Patch")
+            case "remove":
+                self.remove(path, index)
+            case "move" | "copy":
+                self.take(op, _tokens(operation, "from", index), path, index)
+            case _:
+                raise _bad_operation(index, "op", "is not an operation of JSON Patch")
+
+    def take(self, op: str, source: list[str], path: list[str], index: int) -> None:
+        item = _get(self.value, source, index)
+        if op == "copy":
+            self.put(path, self._cloned(item, index), index, must_exist=False)
+        elif path != source:
+            if path[: len(source)] == source:
+                raise _failed(index, "a value cannot move into itself")
+            self.remove(source, index)
+            self.put(path, item, index, must_exist=False)
+
+    def put(self, path: list[str], item: Any, index: int, *, must_exist: bool) -> None:
+        if len(path) + _depth(item) > settings.JSON_MAX_DEPTH:
+            limit = settings.JSON_MAX_DEPTH
+            raise FieldError(
+                json_path(("patch", index)),
+                "too_deep",
+                f"would nest the value deeper than {limit} levels",
+            )
+        if not path:
+            self.value = item
+            return
+        parent, token = self._parent(path, index)
+        if isinstance(parent, dict):
+            if must_exist and token not in parent:
+                raise _failed(index, f"there is no member {token!r}")
+            parent[token] = item
+        elif must_exist:
+            parent[_position(parent, token, index)] = item
+        else:
+            parent.insert(_position(parent, token, index, past_end=True), item)
+
+    def remove(self, path: list[str], index: int) -> None:
+        if not path:
+            self.value = None
+            return
+        parent, token = self._parent(path, index)
+        if isinstance(parent, list):
+            del parent[_position(parent, token, index)]
+        elif token in parent:
+            del parent[token]
+        else:
+            raise _failed(index, f"there is no member {token!r}")
+
+    def _parent(self, path: list[str], index: int) -> tuple[Any, str]:
+        """The draft's own container that `path` ends in, and the place there."""
+        _get(self.value, path[:-1], index)  # fails before anything is copied
+        self.value = here = self._owned(self.value, path[0], index)
+        for token, following in pairwise(path):
+            at = _position(here, token, index) if isinstance(here, list) else token
+            here[at] = here = self._owned(here[at], following, index)
+        return here, path[-1]
+
+    def _owned(self, value: Any, token: str, index: int) -> Any:
+        if not isinstance(value, dict | list):
+            raise _failed(index, f"{token!r} is not in an object or array")
+        if id(value) in self.own:
+            return value
+        copy = value.copy()
+        self.own[id(copy)] = copy
+        return copy
+
+    def _cloned(self, value: Any, index: int) -> Any:
+        self.room -= 1
+        if self.room < 0:
+            raise _failed(index, "the patch copies too much")
+        if isinstance(value, dict):
+            return {key: self._cloned(item, index) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._cloned(item, index) for item in value]
+        return value
+
+
+def _depth(value: Any) -> int:
+    depth, level = 0, [value]
+    while level := [each for each in level if isinstance(each, dict | list)]:
+        depth += 1
+        level = [
+            item
+            for each in level
+            for item in (each.values() if isinstance(each, dict) else each)
+        ]
+    return depth
 
 
 def _failed(index: int, detail: str) -> PatchFailed:
@@ -208,37 +334,3 @@ def _get(value: Any, path: list[str], index: int) -> Any:
         else:
             raise _failed(index, f"there is no member {token!r}")
     return value
-
-
-def _put(value: Any, path: list[str], new: Any, index: int, *, must_exist: bool) -> Any:
-    if not path:
-        return new
-    token, rest = path[0], path[1:]
-    if isinstance(value, dict):
-        if token not in value and (rest or must_exist):
-            raise _failed(index, f"there is no member {token!r}")
-        put = _put(value.get(token), rest, new, index, must_exist=must_exist)
-        return {**value, token: put}
-    if isinstance(value, list):
-        inserts = not rest and not must_exist
-        at = _position(value, token, index, past_end=inserts)
-        if inserts:
-            return [*value[:at], new, *value[at:]]
-        put = _put(value[at], rest, new, index, must_exist=must_exist)
-        return [*value[:at], put, *value[at + 1 :]]
-    raise _failed(index, f"{token!r} is not in an object or array")
-
-
-def _remove(value: Any, path: list[str], index: int) -> Any:
-    if not path:
-        return None
-    token, rest = path[0], path[1:]
-    if isinstance(value, dict) and token in value:
-        if rest:
-            return {**value, token: _remove(value[token], rest, index)}
-        return {key: item for key, item in value.items() if key != token}
-    if isinstance(value, list):
-        at = _position(value, token, index)
-        kept = [_remove(value[at], rest, index)] if rest else []
-        return [*value[:at], *kept, *value[at + 1 :]]
-    raise _failed(index, f"there is no member {token!r}")
