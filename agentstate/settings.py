@@ -70,6 +70,7 @@ INSTALLED_APPS = [
     "agentstate",
     "access_app",
     "sessions_app",
+    "memory_app",
 ]
 
 MIDDLEWARE = [
@@ -177,6 +178,19 @@ JSON_MAX_DEPTH = 100
 STATE_MAX_BYTES = 8 * 1024 * 1024
 RATE_LIMIT_PER_MINUTE = env_int("AGENTSTATE_RATE_LIMIT_PER_MINUTE", 600_000, low=0)
 IDEMPOTENCY_HOURS = 24
+
+# --- Memory
+# packaged, none, openai:MODEL, onnx:FOLDER or model2vec:FOLDER
+EMBEDDER = env_str("AGENTSTATE_EMBEDDER", "packaged")
+EMBEDDER_URL = env_str("AGENTSTATE_EMBEDDER_URL", "")
+EMBEDDER_KEY = env_str("AGENTSTATE_EMBEDDER_KEY")
+EMBEDDER_TIMEOUT = 5  # seconds; a recall falls back to the text search behind it
+RECALL_CACHE_FACTS = env_int("AGENTSTATE_RECALL_CACHE_FACTS", 200_000, low=1000)
+# An OpenAI-compatible chat endpoint; without a URL promotion goes by rules alone.
+LLM_URL = env_str("AGENTSTATE_LLM_URL", "")
+LLM_KEY = env_str("AGENTSTATE_LLM_KEY")
+LLM_MODEL = env_str("AGENTSTATE_LLM_MODEL", "")
+LLM_TIMEOUT = env_int("AGENTSTATE_LLM_TIMEOUT", 60, low=1, high=600)  # seconds
 
 # --- People
 AUTH_PASSWORD_VALIDATORS = [

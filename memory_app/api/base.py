@@ -1,0 +1,138 @@
+"""What the calls on memory share: whose facts a key may see, and where they came from."""
+
+from typing import Any, ClassVar
+from uuid import UUID, uuid5
+
+from rest_framework.response import Response
+
+from access_app.api.views import ApiRequest, ApiView
+from access_app.errors import MissingScope
+from access_app.scopes import MEMORY_READ, MEMORY_WRITE
+from agentstate.api.etags import ANY, etag, read_if_match
+from agentstate.errors import FieldError
+from memory_app.api.serializers import fact_json
+from memory_app.models import Fact
+from sessions_app.models import Session
+
+FACT_EXAMPLE = {
+    "id": "0199b2a0-7f31-7c02-9a4e-8d2b6c1f0e55",
+    "subject": "u-100",
+    "fact": "Prefers invoices as PDF",
+    "key": "",
+    "kind": "preference",
+    "status": "active",
+    "version": 1,
+    "source": {
+        "kind": "user",
+        "session": "0199b2a0-8a10-7d12-8f6e-5d1c0a9b7e42",
+        "seqs": [4],
+    },
+    "seen_count": 1,
+    "confidence": 1.0,
+    "pinned": False,
+    "metadata": {},
+    "valid_from": "2026-01-15T09:30:00.000000Z",
+    "valid_to": None,
+    "expires_at": None,
+    "superseded_by": None,
+    "duplicate_of": None,
+    "conflicts_with": None,
+    "note": "",
+    "settled_by": "",
+    "embedding": "ok",
+    "created_by": "key:4f0c1a9be27d",
+    "created_at": "2026-01-15T09:30:00.000000Z",
+    "updated_at": "2026-01-15T09:30:00.000000Z",
+}
+
+
+class MemoryView(ApiView):
+    """A call on memory. A key bound to a subject never reaches beyond it."""
+
+    scopes: ClassVar[dict[str, str]] = {"GET": MEMORY_READ, "POST": MEMORY_WRITE}
+
+    def initial(self, request: ApiRequest, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
+        super().initial(request, *args, **kwargs)
+        if self.caller.session_id is not None:
+            raise MissingScope(
+                MEMORY_READ, "This key is bound to one session and sees no memory."
+            )
+
+    def reach(self, subject: str | None) -> str:
+        """Return the subject meant: the one given, or the one the key is bound to."""
+        bound_to = self.caller.subject
+        if subject is None:
+            subject = bound_to
+        if subject is None:
+            raise FieldError("subject", "required", "say whom this is about")
+        if bound_to is not None and subject != bound_to:
+            raise MissingScope(MEMORY_READ, "This key is bound to another subject.")
+        return subject
+
+    @property
+    def changer(self) -> dict[str, Any]:
+        """Who changes a fact, and what a service checks it against."""
+        return {"actor": self.caller.actor, "subject": self.caller.subject}
+
+    def answer_session_id(self, response: Response) -> UUID | None:
+        """Mark stored answers by their subject, so that forgetting finds them."""
+        data = response.data
+        subject = _subject_in(data) if isinstance(data, dict) else None
+        if subject is None:
+            return None
+        return answers_about(self.caller.project_id, subject)
+
+
+def answers_about(project_id: UUID, subject: str) -> UUID:
+    """Return the mark of stored answers that repeat what is known about a subject."""
+    return uuid5(project_id, f"memory:{subject}")
+
+
+def _subject_in(data: dict[str, Any]) -> str | None:
+    if isinstance(data.get("subject"), str):
+        return str(data["subject"])
+    items = data.get("items")
+    if isinstance(items, list) and items and isinstance(items[0], dict):
+        return _subject_in(items[0])
+    return None
+
+
+def fact_response(fact: Fact, status: int = 200, **extra: Any) -> Response:
+    return Response(
+        fact_json(fact) | extra, status=status, headers={"ETag": etag(fact.version)}
+    )
+
+
+def read_expected(request: ApiRequest, body: dict[str, Any]) -> int | None:
+    """Return the version that the call names; None is for the service to refuse."""
+    if_match = read_if_match(request)
+    named = body.pop("expected_version", None)
+    if if_match == ANY:
+        raise FieldError("If-Match", "bad_etag", "name the version you have seen")
+    if if_match is not None and named is not None and if_match != named:
+        detail = "this and If-Match name different versions"
+        raise FieldError("expected_version", "conflict", detail)
+    return if_match if isinstance(if_match, int) else named
+
+
+def stored_session(project_id: UUID, named: str, subject: str | None) -> str:
+    """Return the id of the session that is meant by id or key, or the name itself.
+
+    Something that looks like an id must be a session of this project (and of the
+    subject that the key is bound to): a fact is not to point at what is not there.
+    """
+    if not named:
+        return ""
+    sessions = Session.objects.in_project(project_id).visible_to(subject, None)
+    try:
+        wanted = UUID(named)
+    except ValueError:
+        found = sessions.filter(key=named).values_list("id", flat=True).first()
+        return str(found) if found else named
+    if not sessions.filter(id=wanted).exists():
+        raise FieldError(
+            "source.session", "session_not_found", "there is no such session here"
+        )
+    return str(wanted)
+
+

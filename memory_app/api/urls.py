@@ -1,0 +1,24 @@
+from django.urls import path
+
+from memory_app.api.facts import (
+    ApproveView,
+    BulkView,
+    FactListView,
+    FactView,
+    HistoryView,
+    RejectView,
+)
+from memory_app.api.recall import RecallView, SearchView
+
+FACT = "memory/<uuid:fact_id>"
+
+urlpatterns = [
+    path("memory", FactListView.as_view()),
+    path("memory/recall", RecallView.as_view()),
+    path("memory/search", SearchView.as_view()),
+    path("memory/bulk", BulkView.as_view()),
+    path(FACT, FactView.as_view()),
+    path(f"{FACT}/approve", ApproveView.as_view()),
+    path(f"{FACT}/reject", RejectView.as_view()),
+    path(f"{FACT}/history", HistoryView.as_view()),
+]

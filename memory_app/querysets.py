@@ -1,0 +1,66 @@
+"""Every reusable read of facts and promotions, chainable."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Self
+from uuid import UUID
+
+from django.db import models
+from django.db.models import Q
+
+from agentstate.clock import Now
+
+if TYPE_CHECKING:
+    from memory_app.models import Fact, Promotion
+
+    _FactBase = models.QuerySet["Fact"]
+    _PromotionBase = models.QuerySet["Promotion"]
+else:
+    _FactBase = models.QuerySet
+    _PromotionBase = models.QuerySet
+
+
+class FactQuerySet(_FactBase):
+    def in_project(self, project_id: UUID) -> Self:
+        return self.filter(project_id=project_id)
+
+    def about(self, subject: str) -> Self:
+        return self.filter(subject=subject)
+
+    def visible_to(self, subject: str | None) -> Self:
+        """Narrow to what a key bound to a subject may see."""
+        return self if subject is None else self.filter(subject=subject)
+
+    def current(self) -> Self:
+        """Facts that stand, or wait for a person."""
+        return self.filter(status__in=("proposed", "active"))
+
+    def live(self, at: datetime | None = None) -> Self:
+        """Active facts that hold now: begun, not ended, not expired."""
+        now = at or Now()
+        return self.filter(
+            Q(valid_to=None) | Q(valid_to__gt=now),
+            Q(expires_at=None) | Q(expires_at__gt=now),
+            status="active",
+            valid_from__lte=now,
+        )
+
+    def containing(self, text: str) -> Self:
+        """Facts whose text contains `text`, in any case; nothing in it is a wildcard."""
+        return self.filter(fact__icontains=text)
+
+    def with_terms(self, terms: Iterable[str]) -> Self:
+        return self.filter(terms__overlap=list(terms))
+
+
+class PromotionQuerySet(_PromotionBase):
+    def in_project(self, project_id: UUID) -> Self:
+        return self.filter(project_id=project_id)
+
+    def due(self) -> Self:
+        """Those to run now: new, due for another attempt, or left by a dead worker."""
+        return self.filter(
+            Q(status="pending")
+            | Q(status="failed", next_attempt_at__lte=Now())
+            | Q(status="running", lease_until__lte=Now())
+        )

@@ -1,0 +1,332 @@
+"""The facts of one subject, laid out for scoring: exact, in memory, without their text.
+
+An index holds terms, vectors and the columns that filters look at. It is scored whole
+for each query: at ten thousand facts that is a few milliseconds, and no candidate is
+ever lost before the filters have been applied.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+type Floats = NDArray[np.float32]
+type Ints = NDArray[np.int64]
+type Mask = NDArray[np.bool_]
+
+K1 = 1.2
+B = 0.5
+GROW = 256  # rows
+BURST_SECONDS = 60.0
+FAR_FUTURE = 1e18
+
+
+@dataclass(slots=True)
+class Row:
+    """What an index keeps of a fact. Times are seconds since 1970."""
+
+    id: UUID
+    terms: list[str]
+    speaker: str  # who says it, where the text begins with "NAME: "; folded
+    vector: Floats | None
+    status: str
+    kind: str
+    pinned: bool
+    confidence: float
+    valid_from: float
+    valid_to: float
+    expires: float
+    created: float
+    session: str  # what was told together; empty if unknown
+    place: float  # where in the session
+    twin: UUID | None = None  # the fact that says the same in other words
+
+
+COLUMNS = ("valid_from", "valid_to", "expires", "created", "place", "confidence")
+
+
+@dataclass(slots=True)
+class Postings:
+    """Which rows hold a term, and how often."""
+
+    rows: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    _arrays: tuple[Ints, Floats] | None = None
+
+    def add(self, row: int, count: int) -> None:
+        self.rows.append(row)
+        self.counts.append(count)
+        self._arrays = None
+
+    @property
+    def arrays(self) -> tuple[Ints, Floats]:
+        if self._arrays is None:
+            self._arrays = (
+                np.array(self.rows, dtype=np.int64),
+                np.array(self.counts, dtype=np.float32),
+            )
+        return self._arrays
+
+
+class SubjectIndex:
+    """The facts of one subject. A changed fact gets a new row; the old one is dead."""
+
+    def __init__(self, dimensions: int) -> None:
+        self.dimensions = dimensions
+        self.version = 0
+        self.ids: list[UUID] = []
+        self.row_of: dict[UUID, int] = {}
+        self.statuses: list[str] = []
+        self.kinds: list[str] = []
+        self.sessions: list[str] = []
+        self.twins: list[UUID] = []
+        self.has_twins = False
+        self.speakers: dict[str, list[int]] = {}
+        self.postings: dict[str, Postings] = {}
+        self._size = 0
+        self._numbers = {name: np.zeros(GROW) for name in COLUMNS}
+        self._alive: Mask = np.zeros(GROW, dtype=np.bool_)
+        self._pinned: Mask = np.zeros(GROW, dtype=np.bool_)
+        self._has_vector: Mask = np.zeros(GROW, dtype=np.bool_)
+        self._lengths: Floats = np.zeros(GROW, dtype=np.float32)
+        self._vectors: Floats = np.zeros((GROW, dimensions), dtype=np.float32)
+        self._layout: Layout | None = None
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def dead(self) -> int:
+        return self._size - len(self.row_of)
+
+    def column(self, name: str) -> NDArray[np.float64]:
+        return self._numbers[name][: self._size]
+
+    @property
+    def alive(self) -> Mask:
+        return self._alive[: self._size]
+
+    @property
+    def pinned(self) -> Mask:
+        return self._pinned[: self._size]
+
+    @property
+    def has_vector(self) -> Mask:
+        return self._has_vector[: self._size]
+
+    @property
+    def lengths(self) -> Floats:
+        return self._lengths[: self._size]
+
+    @property
+    def vectors(self) -> Floats:
+        return self._vectors[: self._size]
+
+    def put(self, rows: Iterable[Row]) -> None:
+        """Add facts, or replace those that are here."""
+        for row in rows:
+            self.drop(row.id)
+            self._append(row)
+        self._layout = None
+
+    def drop(self, id: UUID) -> None:
+        at = self.row_of.pop(id, None)
+        if at is not None:
+            self._alive[at] = False
+            self._layout = None
+
+    def _append(self, row: Row) -> None:
+        at = self._size
+        if at == len(self._alive):
+            self._grow()
+        self._size += 1
+        self.ids.append(row.id)
+        self.row_of[row.id] = at
+        self.statuses.append(row.status)
+        self.kinds.append(row.kind)
+        self.sessions.append(row.session)
+        self.twins.append(row.twin or row.id)
+        self.has_twins |= row.twin is not None
+        if row.speaker:
+            self.speakers.setdefault(row.speaker, []).append(at)
+        for name in COLUMNS:
+            self._numbers[name][at] = getattr(row, name)
+        self._alive[at] = True
+        self._pinned[at] = row.pinned
+        self._lengths[at] = len(row.terms)
+        if row.vector is not None and len(row.vector) == self.dimensions:
+            self._vectors[at] = row.vector
+            self._has_vector[at] = True
+        for term, count in _counted(row.terms).items():
+            self.postings.setdefault(term, Postings()).add(at, count)
+
+    def _grow(self) -> None:
+        more = max(GROW, self._size)
+        self._numbers = {
+            name: np.concatenate([values, np.zeros(more)])
+            for name, values in self._numbers.items()
+        }
+        flags = np.zeros(more, dtype=np.bool_)
+        self._alive = np.concatenate([self._alive, flags])
+        self._pinned = np.concatenate([self._pinned, flags])
+        self._has_vector = np.concatenate([self._has_vector, flags])
+        self._lengths = np.concatenate([self._lengths, np.zeros(more, np.float32)])
+        room = np.zeros((more, self.dimensions), dtype=np.float32)
+        self._vectors = np.concatenate([self._vectors, room])
+
+    def statuses_in(self, wanted: Iterable[str]) -> Mask:
+        return _is_one_of(self.statuses, wanted)
+
+    def kinds_in(self, wanted: Iterable[str]) -> Mask:
+        return _is_one_of(self.kinds, wanted)
+
+    @property
+    def layout(self) -> "Layout":
+        if self._layout is None:
+            self._layout = Layout.of(self)
+        return self._layout
+
+    def bm25(self, terms: Mapping[str, float], mask: Mask) -> Floats:
+        """Score every row; idf and mean length are those of the rows in `mask`."""
+        scores = np.zeros(self._size, dtype=np.float32)
+        total = int(mask.sum())
+        if not total:
+            return scores
+        lengths = self.lengths
+        mean = float(lengths[mask].mean()) or 1.0
+        damping = K1 * (1 - B + B * lengths / mean)
+        for term, weight in terms.items():
+            postings = self.postings.get(term)
+            if postings is None:
+                continue
+            rows, counts = postings.arrays
+            kept = mask[rows]
+            rows, counts = rows[kept], counts[kept]
+            if not len(rows):
+                continue
+            gain = counts * (K1 + 1) / (counts + damping[rows])
+            scores[rows] += weight * idf(len(rows), total) * gain
+        return scores
+
+    def session_bm25(self, terms: Mapping[str, float], mask: Mask) -> Floats:
+        """Score each row's whole session as one text; 0 without a session."""
+        scores = np.zeros(self._size, dtype=np.float32)
+        layout = self.layout
+        groups = layout.group
+        inside = mask & (groups >= 0)
+        if not layout.groups or not inside.any():
+            return scores
+        lengths = np.bincount(
+            groups[inside], weights=self.lengths[inside], minlength=layout.groups
+        )
+        filled = lengths > 0
+        total = int(filled.sum())
+        damping = K1 * (1 - B + B * lengths / (lengths[filled].mean() or 1.0))
+        sums = np.zeros(layout.groups)
+        for term, weight in terms.items():
+            postings = self.postings.get(term)
+            if postings is None:
+                continue
+            rows, counts = postings.arrays
+            kept = inside[rows]
+            if not kept.any():
+                continue
+            found = np.bincount(
+                groups[rows[kept]], weights=counts[kept], minlength=layout.groups
+            )
+            gain = found * (K1 + 1) / (found + damping)
+            sums += weight * idf(int((found > 0).sum()), total) * gain
+        scores[inside] = sums[groups[inside]]
+        return scores
+
+    def matching(self, terms: Iterable[str], row: int) -> list[str]:
+        """Which of `terms` the row holds."""
+        return [
+            term
+            for term in terms
+            if (found := self.postings.get(term)) and row in found.rows
+        ]
+
+
+@dataclass(slots=True)
+class Layout:
+    """The order in which facts were told, session by session.
+
+    `order` lists the live rows so that a fact stands beside its neighbours; `group` is
+    the number of each row's session, -1 without one; `same_as_next[i]` says whether the
+    i-th and the one after it were told together.
+    """
+
+    order: Ints
+    group: Ints
+    groups: int
+    same_as_next: Mask
+
+    @classmethod
+    def of(cls, index: SubjectIndex) -> "Layout":
+        rows = np.flatnonzero(index.alive)
+        numbers: dict[str, int] = {}
+        group = np.full(len(index), -1, dtype=np.int64)
+        for row in rows:
+            if name := index.sessions[row]:
+                group[row] = numbers.setdefault(name, len(numbers))
+        created, place = index.column("created"), index.column("place")
+        order = rows[np.lexsort((rows, created[rows], place[rows], group[rows]))]
+        together = group[order[:-1]] == group[order[1:]]
+        # Without a session, what was written down in one go counts as told together.
+        near = np.abs(np.diff(created[order])) <= BURST_SECONDS
+        return cls(
+            order, group, len(numbers), together & (near | (group[order[1:]] >= 0))
+        )
+
+    def best_neighbour(self, scores: Floats) -> Floats:
+        """Return for each row the higher score of the facts before and after it."""
+        told = scores[self.order]
+        best = np.zeros_like(told)
+        near = self.same_as_next
+        best[1:] = np.where(near, told[:-1], 0)
+        best[:-1] = np.maximum(best[:-1], np.where(near, told[1:], 0))
+        return self._back(best, len(scores))
+
+    def smoothed(self, scores: Floats, reach: int = 2) -> Floats:
+        """Return for each row the mean of itself and up to `reach` on each side."""
+        told = scores[self.order]
+        total, count = told.copy(), np.ones_like(told)
+        linked = self.same_as_next.copy()
+        for step in range(1, reach + 1):
+            if step >= len(told):
+                break
+            if step > 1:
+                linked = linked[:-1] & self.same_as_next[step - 1 :]
+            total[step:] += np.where(linked, told[:-step], 0)
+            count[step:] += linked
+            total[:-step] += np.where(linked, told[step:], 0)
+            count[:-step] += linked
+        return self._back(total / count, len(scores))
+
+    def _back(self, told: Floats, size: int) -> Floats:
+        scores = np.zeros(size, dtype=np.float32)
+        scores[self.order] = told
+        return scores
+
+
+def idf(holding: int, total: int) -> float:
+    """How telling a term is that `holding` of `total` texts have."""
+    return float(np.log(1 + (total - holding + 0.5) / (holding + 0.5)))
+
+
+def _counted(terms: list[str]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for term in terms:
+        counts[term] = counts.get(term, 0) + 1
+    return counts
+
+
+def _is_one_of(values: list[str], wanted: Iterable[str]) -> Mask:
+    accepted = set(wanted)
+    return np.fromiter((value in accepted for value in values), np.bool_, len(values))
+
+
