@@ -127,13 +127,15 @@ class Supervisor:
         """Serve until SIGINT or SIGTERM. Raises CannotServe, ServiceFailed."""
         prepare_folder(self.data_dir)
         with (
-            lock_folder(self.data_dir),
             self._signals(),
+            lock_folder(self.data_dir),
             self._listener() as listener,
             self._services() as services,
         ):
             way_in = self._prepare()
             try:
+                if self.stopping.is_set():
+                    return
                 first, *others = self._make_children(listener)
                 # One alone is ready soonest: each start costs a second of a core.
                 self._start(first)
@@ -225,14 +227,14 @@ class Supervisor:
     def _wait_until_ready(self, web: Child) -> bool:
         """True once requests succeed; False if we are to stop before."""
         deadline = time.monotonic() + READY_SECONDS
-        while not self._answers():
+        while not self.stopping.wait(0.02):
+            if self._answers():
+                return not self.stopping.is_set()
             if web.process is not None and web.process.poll() is not None:
                 raise CannotServe(f"{web.name} ended at start; its log is above")
             if time.monotonic() > deadline:
                 raise CannotServe(f"no answer within {READY_SECONDS} seconds")
-            if self.stopping.wait(0.02):
-                return False
-        return True
+        return False
 
     def _answers(self) -> bool:
         try:

@@ -1,5 +1,6 @@
 """`manage.py serve` as a person starts it: a process tree with a data folder."""
 
+import json
 import os
 import re
 import signal
@@ -93,6 +94,19 @@ class Supervised:
         found = re.search(r"API key +(as_\S+)", self.out)
         assert found, self.out
         return found[1]
+
+    def any_key(self) -> str:
+        """A key of the first project, made beside the running server."""
+        done = subprocess.run(
+            [sys.executable, "manage.py", "create_key", "--project", "default"]
+            + ["--scopes", "all", "--json"],
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return json.loads(done.stdout)["key"]
 
     def pid_of(self, name: str) -> int:
         path = self.data_dir / "run" / f"{name}.pid"

@@ -54,6 +54,10 @@ def test_the_schema_is_served(served):
     assert "/api/v1/sessions" in answer.text
 
 
+def test_without_the_demo_there_is_no_demo_agent(served):
+    assert not (served.data_dir / "run" / "demo.pid").exists()
+
+
 def test_secrets_are_readable_by_their_owner_alone(served):
     for name in ("secrets.json", "services.json"):
         mode = stat.S_IMODE((served.data_dir / name).stat().st_mode)

@@ -1,16 +1,43 @@
-"""Stopping in every way, and starting again with nothing acknowledged lost."""
+"""Stopping in every way, and starting again with nothing acknowledged lost.
+
+The tests share a folder, since a first start is the dearest; each leaves the server
+stopped, and begins by starting it.
+"""
 
 import os
+import shutil
 import signal
+import tempfile
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 
 from agentstate.processes import wait_until
+from tests.ops.supervised import Supervised
 
 
-def append_one(served, http) -> str:
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Supervised]:
+    top = Path(tempfile.mkdtemp(prefix="agentstate-serve-"))
+    server = Supervised(top)
+    yield server
+    server.clean_up()
+    shutil.rmtree(top, ignore_errors=True)
+
+
+@pytest.fixture
+def served(folder: Supervised) -> Iterator[Supervised]:
+    """The folder's server, running; stopped after the test, however it went."""
+    folder.start()
+    yield folder
+    if not folder.has_ended:
+        folder.stop()
+
+
+def append_one(http) -> str:
     session = http.post("/api/v1/sessions", json={"agent": "support"}).json()["id"]
     event = {"type": "message.user", "payload": {"content": "acknowledged"}}
     answer = http.post(f"/api/v1/sessions/{session}/events", json={"events": [event]})
@@ -18,37 +45,34 @@ def append_one(served, http) -> str:
     return session
 
 
-def is_kept(served, key: str, session: str) -> bool:
-    events = served.client(key).get(f"/api/v1/sessions/{session}/events").json()
-    return "acknowledged" in [e["payload"].get("content") for e in events["items"]]
+def is_kept(http, session: str) -> bool:
+    events = http.get(f"/api/v1/sessions/{session}/events").json()["items"]
+    return "acknowledged" in [event["payload"].get("content") for event in events]
 
 
-def test_kill_9_of_everything_loses_nothing_acknowledged(supervise):
-    served = supervise()
-    served.start()
-    key = served.key
-    session = append_one(served, served.client(key))
-    served.kill_everything()
-    assert (served.data_dir / "postgres" / "postmaster.pid").exists()
-    served.start()
-    assert is_kept(served, key, session)
+def test_kill_9_of_everything_loses_nothing_acknowledged(served):
+    with served.client(served.any_key()) as http:
+        session = append_one(http)
+        served.kill_everything()
+        assert (served.data_dir / "postgres" / "postmaster.pid").exists()
+        served.start()
+        assert is_kept(http, session)
     assert "shown this once" not in served.out
 
 
-def test_kill_9_of_the_supervisor_leaves_nothing_in_the_way(supervise):
-    served = supervise()
-    served.start()
-    key = served.key
-    session = append_one(served, served.client(key))
-    served.kill_supervisor()
-    served.start()
-    assert is_kept(served, key, session)
+def test_kill_9_of_the_supervisor_leaves_nothing_in_the_way(served):
+    with served.client(served.any_key()) as http:
+        session = append_one(http)
+        orphan = psutil.Process(served.pid_of("web-1"))
+        orphan.suspend()  # it will not hear that its parent died
+        served.kill_supervisor()
+        served.start()
+        assert not orphan.is_running()
+        assert is_kept(http, session)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_everything_in_order(supervise, number):
-    served = supervise()
-    served.start()
+def test_a_signal_stops_everything_in_order(served, number):
     began = time.monotonic()
     assert served.stop(number) == 0
     assert time.monotonic() - began < 20
@@ -57,32 +81,18 @@ def test_a_signal_stops_everything_in_order(supervise, number):
     assert list((served.data_dir / "run").glob("*.pid")) == []
 
 
-def test_it_stops_in_time_though_children_do_not_listen(supervise):
-    served = supervise()
-    served.start()
+def test_it_stops_in_time_though_children_do_not_listen(served):
     for name in ("web-1", "worker"):
         os.kill(served.pid_of(name), signal.SIGSTOP)
     began = time.monotonic()
     assert served.stop() == 0
     assert time.monotonic() - began < 30
-    gone, alive = psutil.wait_procs(served.tree, 5)
+    _, alive = psutil.wait_procs(served.tree, 5)
     assert alive == []
 
 
-def test_a_signal_while_it_starts_stops_it(supervise):
-    served = supervise()
-    served.launch()
-    lock = served.data_dir / "run" / "lock"
-    assert wait_until(lambda: lock.exists() and lock.read_text() != "", 60)
-    assert served.stop() == 0
-    assert "ready " not in served.out
-
-
-def test_an_orphan_that_does_not_listen_is_out_of_the_way(supervise):
-    served = supervise()
-    served.start()
-    orphan = psutil.Process(served.pid_of("web-1"))
-    orphan.suspend()  # it will not hear that its parent died
-    served.kill_supervisor()
-    served.start()
-    assert not orphan.is_running()
+def test_a_signal_while_it_starts_stops_it(folder):
+    folder.launch()
+    assert wait_until(lambda: (folder.data_dir / "run" / "postgres.pid").exists(), 60)
+    assert folder.stop() == 0
+    assert folder.out == ""
