@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agentstate import codec
 from agentstate.errors import AppError, FieldError
-from sessions_app.models import Session
+from sessions_app.services import SessionFields, create_session
 from tests.fixtures import make_project
 from tests.json_values import OBJECTS, VALUES, written
 
@@ -56,8 +56,8 @@ def test_what_is_written_is_plain_json_to_others(value):
 @settings(max_examples=40)
 @given(OBJECTS)
 def test_a_column_gives_back_what_it_was_given(lasting_project, value):
-    session = Session.objects.create(project_id=lasting_project.id, metadata=value)
-    session.refresh_from_db()
+    fields = SessionFields(metadata=value)
+    session, _ = create_session(lasting_project.id, fields)
     assert written(session.metadata) == written(value)
     assert list(session.metadata) == list(value)  # the order of keys too
 
