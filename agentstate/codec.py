@@ -18,7 +18,7 @@ from simplejson import RawJSON
 
 from agentstate.errors import AppError, FieldError
 
-__all__ = ["MalformedJSON", "RawJSON", "dumps", "json_path", "loads"]
+__all__ = ["MalformedJSON", "RawJSON", "check_depth", "dumps", "json_path", "loads"]
 
 type JSONValue = (
     dict[str, JSONValue] | list[JSONValue] | str | int | Decimal | float | bool | None
@@ -55,7 +55,7 @@ def loads(raw: bytes | str, *, max_depth: int | None = None) -> JSONValue:
     settings.JSON_MAX_DEPTH.
     """
     text = _decoded(raw)
-    _check_depth(text, max_depth or settings.JSON_MAX_DEPTH)
+    check_depth(text, max_depth or settings.JSON_MAX_DEPTH)
     refused: list[Refused] = []
     try:
         value: JSONValue = _parse(text, refused)
@@ -174,8 +174,11 @@ def _parse_int(refused: list[Refused]) -> Callable[[str], int | Refused]:
     return parse
 
 
-def _check_depth(text: str, limit: int) -> None:
-    """Refuse deep nesting before any parser recurses into it."""
+def check_depth(text: str, limit: int) -> None:
+    """Raise FieldError if the JSON `text` nests deeper than `limit`.
+
+    Looks at brackets alone, before any parser recurses into them.
+    """
     if text.count("[") + text.count("{") <= limit:
         return
     depth = 0

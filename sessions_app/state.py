@@ -51,6 +51,8 @@ def write_state(
     state = apply_patch(session.state, patch)
     text = codec.dumps(state)
     _check_size(text)
+    # In an answer or a PUT it stands one level down, and must fit there too.
+    codec.check_depth(text, settings.JSON_MAX_DEPTH - 1)
     arguments: list[Any] = [
         project_id,
         session_id,
