@@ -117,9 +117,7 @@ def buffers(sql: str, *values: Any) -> int:
     touched = 0
     for _ in range(3):
         with transaction.atomic():
-            [(plan,)] = fetch(
-                f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", *values
-            )
+            [(plan,)] = fetch(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", *values)
             transaction.set_rollback(True)
         top = plan[0]["Plan"]
         touched = top["Shared Hit Blocks"] + top["Shared Read Blocks"]

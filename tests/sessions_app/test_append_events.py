@@ -72,7 +72,11 @@ def test_an_event_comes_back_as_it_was_sent(session, make_key):
             "needs_offset",
         ),
         (
-            {"type": "acme.x", "payload": {}, "occurred_at": "0001-01-01T00:00:00+10:00"},
+            {
+                "type": "acme.x",
+                "payload": {},
+                "occurred_at": "0001-01-01T00:00:00+10:00",
+            },
             "occurred_at",
             "out_of_range",
         ),
@@ -243,7 +247,10 @@ def test_ev_07_order_is_a_number_not_a_time(session, clock):
     )
     assert len({event["created_at"] for event in session.events()}) == 1
     expected = ["think", "answer", "thanks"]
-    for command in ("VACUUM FULL agent_events", "CLUSTER agent_events USING event_feed"):
+    for command in (
+        "VACUUM FULL agent_events",
+        "CLUSTER agent_events USING event_feed",
+    ):
         fetch(command)
         for _ in range(20):
             assert session.texts() == expected
