@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import dj_database_url
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from agentstate.env import env_bool, env_int, env_list, env_str
 from agentstate.pool import check_open
@@ -142,7 +144,11 @@ CACHES = {
         "OPTIONS": {
             "SOCKET_CONNECT_TIMEOUT": REDIS_TIMEOUT,
             "SOCKET_TIMEOUT": REDIS_TIMEOUT,
-            "CONNECTION_POOL_KWARGS": {"max_connections": 64},
+            "CONNECTION_POOL_KWARGS": {
+                "max_connections": max(64, 2 * WEB_THREADS),
+                # A retry would wait as long again; callers are told to come back.
+                "retry": Retry(NoBackoff(), 0),
+            },
         },
     }
 }

@@ -1,6 +1,6 @@
 """What can go wrong with a session, each with its stable code."""
 
-from agentstate.errors import AppError, NotFound
+from agentstate.errors import AppError, NotFound, ServiceUnavailable
 
 
 class SessionNotFound(NotFound):
@@ -73,3 +73,66 @@ class SeqNotFound(NotFound):
     """The session's log has no such number yet."""
 
     code = "seq_not_found"
+
+
+class WorkingMemoryUnavailable(ServiceUnavailable):
+    """Working memory cannot be reached just now. Try again, with the same key."""
+
+    code = "working_memory_unavailable"
+
+    def __init__(self) -> None:
+        super().__init__(headers={"Retry-After": "1"})
+
+
+class EntryNotFound(NotFound):
+    """This working memory holds no such key."""
+
+    code = "entry_not_found"
+
+
+class EntryExpired(NotFound):
+    """This key has expired."""
+
+    code = "entry_expired"
+
+
+class EntryChanged(VersionConflict):
+    """This key has changed since the version you have. Read it and try again."""
+
+    status = 412
+
+
+class EntryExists(AppError):
+    """This working memory holds the key already."""
+
+    code, status = "entry_exists", 412
+
+
+class ValueTooLarge(AppError):
+    """The value is larger than working memory takes. Keep it as an artifact."""
+
+    code, status = "value_too_large", 413
+
+
+class WorkingMemoryFull(AppError):
+    """This working memory holds as many keys as it may."""
+
+    code, status = "working_memory_full", 409
+
+
+class NotAnInteger(AppError):
+    """This key does not hold an integer, so nothing can be added to it."""
+
+    code, status = "not_an_integer", 409
+
+
+class NotAList(AppError):
+    """This key does not hold a list, so nothing can be appended to it."""
+
+    code, status = "not_a_list", 409
+
+
+class CounterOverflow(AppError):
+    """The sum would leave the 64 bits of a counter."""
+
+    code, status = "counter_overflow", 409

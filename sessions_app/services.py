@@ -32,6 +32,7 @@ from sessions_app.log import iso, segments_of
 from sessions_app.models import Session, SessionStatus, Snapshot, ToolCall
 from sessions_app.replay import state_at, unsettled_calls_at
 from sessions_app.state import write_state
+from sessions_app.working_memory import FOR_EVER, Scope, end_after_commit
 
 __all__ = [
     "AppendResult",
@@ -293,13 +294,15 @@ def _move(
     Session.objects.filter(project_id=project_id, id=session_id).update(
         status=status, closed_at=closed_at
     )
-    append_event(
+    seq = append_event(
         project_id,
         session_id,
         event_type,
         {"reason": reason, "at": iso(closed_at)} if closed_at else {"reason": reason},
         actor=actor,
     )
+    if closed_at:
+        end_after_commit(Scope("session", project_id, session_id, seq))
     session.refresh_from_db()
     return session
 
@@ -323,6 +326,7 @@ def erase_session(
     check_lock(session, lock_token)
     pass_on_to_forks(session)
     erased = _erase_rows(project_id, session_id)
+    end_after_commit(Scope("session", project_id, session_id, FOR_EVER))
     record_audit(
         project_id,
         actor,
@@ -516,9 +520,10 @@ def _close_expired(project_id: UUID, session_id: UUID) -> None:
         Session.objects.filter(project_id=project_id, id=session_id).update(
             status=SessionStatus.CLOSED, closed_at=now
         )
-        append_event(
+        seq = append_event(
             project_id,
             session_id,
             types.SESSION_CLOSED,
             {"reason": "expired", "at": iso(now)},
         )
+        end_after_commit(Scope("session", project_id, session_id, seq))

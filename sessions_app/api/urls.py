@@ -12,6 +12,7 @@ from sessions_app.api.sessions import (
     SessionView,
 )
 from sessions_app.api.state import StateView
+from sessions_app.api.working_memory import SessionMemoryView, working_memory_paths
 
 SESSION = "sessions/<uuid:session_id>"
 
@@ -26,6 +27,7 @@ urlpatterns = [
     path(f"{SESSION}/state", StateView.as_view()),
     path(f"{SESSION}/events", EventListView.as_view()),
     path(f"{SESSION}/events/stream", SessionStreamView.as_view()),
+    *working_memory_paths(SESSION, "session", SessionMemoryView),
     path("events", FeedView.as_view()),
     path("events/stream", FeedStreamView.as_view()),
 ]
