@@ -230,7 +230,7 @@ def delete_entry(
 ) -> bool:
     """Delete exactly this entry; True if this call was answered so before."""
     outcome, *_ = _run("delete", scope, key, condition=condition, call=call)
-    return outcome == b"replayed"
+    return bool(outcome == b"replayed")
 
 
 def end_scope(scope: Scope) -> int:
@@ -405,4 +405,5 @@ def _digest(call: IdempotencyRequest) -> str:
 @cache
 def _script() -> Script:
     text = Path(__file__).with_suffix(".lua").read_text()
-    return get_redis_connection("default").register_script(text)
+    script: Script = get_redis_connection("default").register_script(text)
+    return script

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 from uuid import UUID
 
-from django.core.handlers.wsgi import get_bytes_from_wsgi
 from django.http import HttpRequest, HttpResponseBase
 from django.urls import URLPattern, path, register_converter
 from drf_spectacular.utils import OpenApiParameter
@@ -52,6 +51,12 @@ IF_NONE_MATCH = OpenApiParameter(
     str,
     OpenApiParameter.HEADER,
     description="`*`: write only if there is no such key.",
+)
+KEY = OpenApiParameter(
+    "key",
+    {"type": "string", "minLength": 1, "maxLength": memory.KEY_MAX},
+    OpenApiParameter.PATH,
+    description="Any text, percent-encoded; a slash as %2F.",
 )
 ENTRY_EXAMPLE = {
     "key": "plan",
@@ -115,7 +120,7 @@ class IncrementIn(LifeIn):
     )
 
 
-class AppendIn(LifeIn):
+class AppendItemIn(LifeIn):
     item = JSONValueField()
 
 
@@ -152,7 +157,8 @@ class SessionMemoryView(SessionCallView):
     def owned_scope(self) -> Scope:
         session_id: UUID = self.kwargs["session_id"]
         found = (
-            Session.objects.filter(id=session_id, **self.caller.session_filter())
+            Session.objects.filter(id=session_id)
+            .filter(**self.caller.session_filter())
             .values_list("status", "last_seq")
             .first()
         )
@@ -160,10 +166,11 @@ class SessionMemoryView(SessionCallView):
             raise SessionNotFound
         status, last_seq = found
         if status != SessionStatus.OPEN and self.request.method != "GET":
-            raise SessionClosed(status=status)
+            raise SessionClosed(session_status=status)
         return Scope("session", self.caller.project_id, session_id, last_seq)
 
 
+# No docstrings on the mixins: the API's document would show them with every call.
 class EntryListMixin:
     def page(self: Any, request: ApiRequest) -> Response:
         params = read_params(request, PageParams)
@@ -178,11 +185,8 @@ class EntryListMixin:
 
 
 class EntryMixin:
-    """The calls on one key."""
-
     def initial(self: Any, request: ApiRequest, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)  # type: ignore[misc]
-        check_utf8_path(request)
         memory.check_key(kwargs["key"])
 
     def conditions(self: Any) -> dict[str, Any]:
@@ -199,7 +203,11 @@ class EntryMixin:
     def put_value(self: Any, key: str) -> Response:
         body = read_as(PutEntryIn, self.request)
         written = memory.put_entry(
-            self.owned_scope, key, body["value"], **LifeIn.life(body), **self.conditions()
+            self.owned_scope,
+            key,
+            body["value"],
+            **LifeIn.life(body),
+            **self.conditions(),
         )
         return written_response(written)
 
@@ -223,9 +231,13 @@ class IncrementMixin(EntryMixin):
 
 class AppendMixin(EntryMixin):
     def append(self: Any, key: str) -> Response:
-        body = read_as(AppendIn, self.request)
+        body = read_as(AppendItemIn, self.request)
         written = memory.append_entry(
-            self.owned_scope, key, body["item"], **LifeIn.life(body), **self.conditions()
+            self.owned_scope,
+            key,
+            body["item"],
+            **LifeIn.life(body),
+            **self.conditions(),
         )
         return written_response(written)
 
@@ -274,6 +286,7 @@ def working_memory_paths(
             "Read one key",
             responses={200: EntryOut},
             response_example=ENTRY_EXAMPLE,
+            headers=[KEY],
             errors=[404],
             tags=["working memory"],
         )
@@ -287,7 +300,7 @@ def working_memory_paths(
             responses={200: EntryOut, 201: EntryOut},
             request_example={"value": {"next": "refund"}, "ttl_s": 3600},
             response_example=ENTRY_EXAMPLE,
-            headers=[IF_MATCH, IF_NONE_MATCH],
+            headers=[KEY, IF_MATCH, IF_NONE_MATCH],
             errors=[404, 412],
             tags=["working memory"],
         )
@@ -298,7 +311,7 @@ def working_memory_paths(
             f"delete_{owner}_working_memory",
             "Delete one key",
             responses={204: None},
-            headers=[IF_MATCH],
+            headers=[KEY, IF_MATCH],
             errors=[404, 412],
             tags=["working memory"],
         )
@@ -313,7 +326,7 @@ def working_memory_paths(
             responses={200: EntryOut, 201: EntryOut},
             request_example={"by": 1},
             response_example=ENTRY_EXAMPLE | {"value": 2},
-            headers=[IF_MATCH, IF_NONE_MATCH],
+            headers=[KEY, IF_MATCH, IF_NONE_MATCH],
             errors=[404, 412],
             description="ttl_s and policy are those of a new counter: one that exists "
             "keeps its own.",
@@ -326,12 +339,12 @@ def working_memory_paths(
         @documented(
             f"append_{owner}_working_memory",
             "Add an item to a list; a new one begins empty",
-            request=AppendIn,
+            request=AppendItemIn,
             responses={200: EntryOut, 201: EntryOut},
             request_example={"item": {"found": 3}},
             response_example={k: v for k, v in ENTRY_EXAMPLE.items() if k != "value"}
             | {"length": 4},
-            headers=[IF_MATCH, IF_NONE_MATCH],
+            headers=[KEY, IF_MATCH, IF_NONE_MATCH],
             errors=[404, 412],
             description="The answer says how long the list is now, not what is in it.",
             tags=["working memory"],
@@ -347,7 +360,7 @@ def working_memory_paths(
             responses={200: EntryOut},
             request_example={"ttl_s": 600},
             response_example={k: v for k, v in ENTRY_EXAMPLE.items() if k != "value"},
-            headers=[IF_MATCH],
+            headers=[KEY, IF_MATCH],
             errors=[404, 412],
             tags=["working memory"],
         )
@@ -423,12 +436,3 @@ def read_condition(request: Request) -> Condition:
             "If-None-Match", "conflict", "a key cannot be there and not be there"
         )
     return Condition(version, is_new=none_match == ANY)
-
-
-def check_utf8_path(request: Request) -> None:
-    """Refuse what Django would put up with: bytes that are no text, kept as `%FF`."""
-    raw: bytes = get_bytes_from_wsgi(request.META, "PATH_INFO", "/")
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        raise FieldError("key", "bad_key", "a key is UTF-8 text") from None

@@ -3,20 +3,24 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from urllib.parse import quote
 from uuid import UUID
 
+import httpx
 import pytest
-from django.conf import settings as django_settings
+from django.db import connection, transaction
 from django_redis import get_redis_connection
-from redis.exceptions import ResponseError
+from procrastinate.contrib.django.models import ProcrastinateJob
+from redis.exceptions import NoPermissionError
 
 from access_app import rate_limits
 from agentstate import codec
 from agentstate.processes import free_port, wait_until
 from sessions_app import working_memory
 from sessions_app.jobs import end_working_memory
+from sessions_app.services import erase_session
 from tests.fixtures import Api, issue_key
 
 
@@ -43,9 +47,7 @@ class Memory:
         return f"{self.base}/{quote(key, safe='')}"
 
     def put(self, key, value, headers=None, **fields):
-        return self.api.put(
-            self.path(key), {"value": value, **fields}, headers=headers
-        )
+        return self.api.put(self.path(key), {"value": value, **fields}, headers=headers)
 
     def get(self, key):
         return self.api.get(self.path(key))
@@ -99,6 +101,47 @@ def memory(api, session, project, redis):
 
 def code(answer):
     return answer.status_code, answer.json["code"]
+
+
+@pytest.fixture
+def redis_at():
+    """redis_at(port=…): a context in which this process reaches Redis so."""
+    pool = get_redis_connection("default").connection_pool
+    address = dict(pool.connection_kwargs)
+
+    @contextmanager
+    def at(**changed):
+        pool.disconnect()
+        pool.connection_kwargs = address | changed
+        pool.reset()
+        try:
+            yield
+        finally:
+            pool.disconnect()
+            pool.connection_kwargs = address
+            pool.reset()
+            rate_limits.breaker.close()
+
+    return at
+
+
+@pytest.fixture
+def redis_away(redis_at):
+    """A context in which nothing listens where this process looks for Redis."""
+    return lambda: redis_at(port=free_port())
+
+
+def at_once(call, arguments, threads=10):
+    """Run call(argument) for each in as many threads as the pool has connections."""
+
+    def run(argument):
+        try:
+            return call(argument)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(run, arguments))
 
 
 # --- Reading and writing
@@ -252,16 +295,15 @@ def test_bad_conditions_are_422(memory, headers):
 
 def test_of_many_writers_with_one_version_one_wins(memory):
     version = memory.put("k", "start").json["version"]
-    together = threading.Barrier(16)
+    together = threading.Barrier(10)
 
     def write(n):
         together.wait()
         headers = {"If-Match": f'"{version}"'}
         return memory.put("k", n, headers=headers).status_code
 
-    with ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(write, range(16)))
-    assert sorted(answers) == [200] + [412] * 15
+    answers = at_once(write, range(10))
+    assert sorted(answers) == [200] + [412] * 9
     assert answers[memory.value("k")] == 200
 
 
@@ -305,8 +347,7 @@ def test_increments_by_what_is_no_integer_are_422(memory, by):
 
 
 def test_parallel_increments_all_count(memory):
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(lambda _: memory.increment("n"), range(200)))
+    at_once(lambda _: memory.increment("n"), range(200))
     assert memory.value("n") == 200
 
 
@@ -322,7 +363,7 @@ def test_append_to_a_list_that_was_put(memory):
     memory.append("l", 1)
     memory.put("l", [10**30, [1, 2]])
     assert memory.append("l", codec.loads("1.50")).json["length"] == 3
-    assert b'[1000000000000000000000000000000,[1,2],1.50]' in memory.get("l").content
+    assert b"[1000000000000000000000000000000,[1,2],1.50]" in memory.get("l").content
 
 
 @pytest.mark.parametrize("value", ["[1]", 1, {"a": []}, None])
@@ -333,8 +374,7 @@ def test_append_to_what_is_no_list(memory, value):
 
 
 def test_parallel_appends_lose_nothing(memory):
-    with ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(lambda n: memory.append("l", n), range(100)))
+    answers = at_once(lambda n: memory.append("l", n), range(100))
     assert sorted(memory.value("l")) == list(range(100))
     assert sorted(a.json["length"] for a in answers) == list(range(1, 101))
 
@@ -362,10 +402,7 @@ def test_a_repeated_increment_counts_once(memory):
 
 def test_parallel_repeats_count_once(memory):
     headers = {"Idempotency-Key": "once"}
-    with ThreadPoolExecutor(16) as pool:
-        answers = list(
-            pool.map(lambda _: memory.append("l", 1, headers=headers), range(50))
-        )
+    answers = at_once(lambda _: memory.append("l", 1, headers=headers), range(50))
     assert {a.status_code for a in answers} == {201}
     assert memory.value("l") == [1]
 
@@ -403,13 +440,29 @@ def test_what_is_kept_for_retries_holds_no_text_of_the_client(memory, redis):
 # --- Cases
 
 
-def test_wm_02_value_and_expiry_are_set_by_one_command(memory, redis, session):
+@pytest.fixture
+def redis_refusing(redis, redis_at):
+    """redis_refusing("set", …): a context in which Redis refuses these commands."""
+
+    @contextmanager
+    def refusing(*commands):
+        rules = [f"-{command}" for command in commands]
+        redis.execute_command(
+            *("ACL", "SETUSER", "hampered", "on", ">pw", "~*", "+@all", *rules)
+        )
+        with redis_at(username="hampered", password="pw"):
+            with pytest.raises(NoPermissionError):
+                get_redis_connection("default").execute_command(commands[0], "x", 1)
+            yield
+        redis.execute_command("ACL", "DELUSER", "hampered")
+
+    return refusing
+
+
+def test_wm_02_value_and_expiry_are_set_by_one_command(memory, redis_refusing):
     """While Redis refuses to set expiries, a write fails and leaves nothing."""
     before = memory.put("approval", "pending", ttl_s=600).json
-    redis.execute_command("ACL", "SETUSER", "default", "-pexpireat", "-set")
-    try:
-        with pytest.raises(ResponseError):
-            redis.set("x", 1)
+    with redis_refusing("set", "pexpireat"):
         for answer in (
             memory.put("approval", "given", ttl_s=60),
             memory.put("new", "pending", ttl_s=60),
@@ -417,21 +470,16 @@ def test_wm_02_value_and_expiry_are_set_by_one_command(memory, redis, session):
             memory.append("notes", 1),
         ):
             assert code(answer) == (503, "working_memory_unavailable")
-    finally:
-        redis.execute_command("ACL", "SETUSER", "default", "+pexpireat", "+set")
     assert memory.value("approval") == "pending"
     assert memory.get("approval").json["version"] == before["version"]
     assert [item["key"] for item in memory.list()["items"]] == ["approval"]
 
 
-@pytest.mark.parametrize("refused", ["-pexpireat", "-set"])
-def test_wm_02_no_part_of_a_first_write_stays(memory, redis, refused):
-    redis.execute_command("ACL", "SETUSER", "default", refused)
-    try:
+@pytest.mark.parametrize("refused", ["pexpireat", "set"])
+def test_wm_02_no_part_of_a_first_write_stays(memory, redis_refusing, refused):
+    with redis_refusing(refused):
         assert memory.put("k", 1, ttl_s=60).status_code == 503
         assert memory.immortal() == []
-    finally:
-        redis.execute_command("ACL", "SETUSER", "default", "+" + refused[1:])
     assert memory.list()["items"] == []
     assert memory.put("k", 1, ttl_s=60).status_code == 201
 
@@ -472,9 +520,11 @@ def test_wm_03_a_list_prolongs_nothing_and_writes_to_sliding_do(memory):
 
 
 def test_wm_04_the_whole_says_what_has_expired(memory, api, session):
-    api.put(f"/api/v1/sessions/{session}/state", {"state": {"a": 1}}, headers={
-        "If-Match": '"0"'
-    })
+    api.put(
+        f"/api/v1/sessions/{session}/state",
+        {"state": {"a": 1}},
+        headers={"If-Match": '"0"'},
+    )
     memory.put("a", "short", ttl_s=5)
     memory.put("b", "long", ttl_s=60)
     memory.expire("a")
@@ -485,7 +535,7 @@ def test_wm_04_the_whole_says_what_has_expired(memory, api, session):
     assert (b["key"], b["expired"], b["value"]) == ("b", False, "long")
     gone = memory.get("a")
     assert code(gone) == (404, "entry_expired")
-    assert gone.json["expired_at"] == a["expired_at"]
+    assert datetime.fromisoformat(gone.json["expired_at"]) <= datetime.now(UTC)
     found = api.get(f"/api/v1/sessions/{session}").json
     assert (found["state"], found["version"]) == ({"a": 1}, 1)
 
@@ -506,19 +556,20 @@ def test_wm_05_counting_in_the_instant_of_expiry(memory, session, project):
     scope = working_memory.Scope("session", project.id, UUID(session), 10**6)
     outcomes = set()
     for round_number in range(1000):
-        working_memory.put_entry(scope, "tries", 5, ttl=60)
+        working_memory.put_entry(scope, "tries", 100, ttl=60)
         memory.redis.pexpire(memory.raw("tries"), 1 + round_number % 3)
         for _ in range(1 + round_number % 7):
             entry = working_memory.increment_entry(scope, "tries", 1).entry
             ttl = memory.pttl("tries")
             assert ttl != -1
-            if entry.value_text == "1":
-                assert entry.ttl == working_memory.DEFAULT_TTL
-                assert ttl > 3_500_000
-            if int(entry.value_text) > 5:
+            is_old = int(entry.value_text) > 100
+            if is_old:
                 assert entry.ttl == 60
                 assert entry.seconds_left <= 1
-            outcomes.add(entry.value_text == "1")
+            else:
+                assert entry.ttl == working_memory.DEFAULT_TTL
+                assert ttl > 3_500_000
+            outcomes.add(is_old)
     assert outcomes == {True, False}
 
 
@@ -623,13 +674,13 @@ def test_own_14_long_keys_are_422_and_large_values_413(memory):
     assert memory.value("k") == fits
 
 
-def test_own_14_bytes_that_are_no_text_are_422(memory):
-    assert memory.api.get(f"{memory.base}/%ff").status_code == 422
+def test_own_14_bytes_that_are_no_text_stand_for_their_escapes(memory):
+    made = memory.api.put(f"{memory.base}/%ff", {"value": 1})
+    assert made.json["key"] == "%FF"
+    assert memory.value("%FF") == 1
 
 
 def test_own_14_over_a_real_server(server, project, session, memory):
-    import httpx
-
     headers = {"Authorization": f"Bearer {issue_key(project)}"}
     with httpx.Client(base_url=server.base_url, headers=headers) as client:
         for number, key in enumerate(AWKWARD):
@@ -738,8 +789,6 @@ def test_the_job_does_not_end_a_memory_twice(memory, api, session, project):
 def test_what_could_not_end_for_want_of_redis_is_ended_by_the_job(
     memory, api, session, redis_away
 ):
-    from procrastinate.contrib.django.models import ProcrastinateJob
-
     memory.put("k", "sentinel")
     with redis_away():
         assert api.delete(f"/api/v1/sessions/{session}").status_code == 204
@@ -753,10 +802,6 @@ def test_what_could_not_end_for_want_of_redis_is_ended_by_the_job(
 
 
 def test_a_rolled_back_erase_ends_nothing(memory, api, session, monkeypatch):
-    from django.db import transaction
-
-    from sessions_app.services import erase_session
-
     memory.put("k", 1)
     with transaction.atomic():
         erase_session(memory_project(memory), UUID(session), actor="test")
@@ -769,29 +814,6 @@ def memory_project(memory):
 
 
 # --- Redis away
-
-
-@pytest.fixture
-def redis_away(settings):
-    """A context in which this process looks for Redis where nothing listens."""
-    from contextlib import contextmanager
-
-    pool = get_redis_connection("default").connection_pool
-    address = dict(pool.connection_kwargs)
-
-    @contextmanager
-    def away():
-        pool.connection_kwargs |= {"host": "127.0.0.1", "port": free_port()}
-        pool.disconnect()
-        pool.reset()
-        try:
-            yield
-        finally:
-            pool.connection_kwargs = address
-            pool.reset()
-            rate_limits.breaker.close()
-
-    yield away
 
 
 def test_without_redis_it_says_so_at_once_and_comes_back(
@@ -852,4 +874,3 @@ def test_a_bound_key_reaches_its_session_only(api, project, redis, make_key):
 
 def test_post_without_an_operation_is_405(memory):
     assert memory.api.post(memory.path("k"), {}).status_code == 405
-    assert django_settings.REDIS_URL
