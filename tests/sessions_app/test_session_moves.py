@@ -7,6 +7,7 @@ from django.db import connection
 from django.db.utils import ProgrammingError
 
 from access_app.models import AuditEntry
+from agentstate.clock import Now
 from sessions_app.jobs import close_expired
 from sessions_app.models import Event, Session, Snapshot, ToolCall
 from tests.factories import (
@@ -219,7 +220,7 @@ class TestExpiry:
         assert later.get()["status"] == "open"
 
     def test_the_job_reads_its_index(self):
-        found = Session.objects.filter(status="open", expires_at__lte="2020-01-01")
+        found = Session.objects.filter(status="open", expires_at__lte=Now())
         with connection.cursor() as cursor:
             cursor.execute("SET enable_seqscan = off")
         plan = found.explain()
