@@ -16,5 +16,6 @@ def check_open(connection: psycopg.Connection[Any]) -> None:
     """
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
-    if poll.poll(0):
+    # First its farewell is read, then the end; a mere notice leaves nothing to read.
+    while poll.poll(0):
         connection.pgconn.consume_input()

@@ -171,6 +171,13 @@ SPECTACULAR_SETTINGS = {
     "SERVE_INCLUDE_SCHEMA": False,
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "COMPONENT_SPLIT_REQUEST": True,
+    # Names of choices that several apps give a field of the same name.
+    "ENUM_NAME_OVERRIDES": {
+        "SessionStatus": "sessions_app.models.SessionStatus",
+        "FactStatus": "memory_app.models.Status",
+        "FactKind": "memory_app.models.Kind",
+        "PromotionStatus": "memory_app.models.PromotionStatus",
+    },
     # From a package: the page works without the internet.
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",

@@ -89,7 +89,8 @@ def test_the_services_of_an_app_do_not_know_its_edges():
             for found in imports(name):
                 part = found.removeprefix(f"{app}.").partition(".")[0]
                 if found.startswith(f"{app}.") and name != f"{app}.apps":
-                    assert part not in EDGES, f"{name} imports {found}"
+                    # A service may enqueue a job, in the transaction it belongs to.
+                    assert part not in EDGES - {"jobs"}, f"{name} imports {found}"
 
 
 def test_only_settings_reads_the_environment():
