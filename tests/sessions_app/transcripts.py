@@ -52,7 +52,9 @@ def run_export(project: Any, form: str, **options: Any) -> list[Any]:
         stdout=out,
         **options,
     )
-    return [codec.loads(line, max_depth=200) for line in out.getvalue().splitlines()]
+    return [
+        codec.loads(line, max_depth=200) for line in out.getvalue().split("\n") if line
+    ]
 
 
 def assert_same(a: Any, b: Any) -> None:
