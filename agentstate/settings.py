@@ -72,6 +72,7 @@ INSTALLED_APPS = [
     "agentstate",
     "access_app",
     "sessions_app",
+    "runs_app",
     "memory_app",
 ]
 
@@ -189,6 +190,8 @@ EVENT_PAYLOAD_MAX_BYTES = 32 * 1024 * 1024
 EVENTS_PER_BATCH = 1000
 JSON_MAX_DEPTH = 100
 STATE_MAX_BYTES = 8 * 1024 * 1024
+PLAN_MAX_STEPS = env_int("AGENTSTATE_PLAN_MAX_STEPS", 10_000, low=1, high=100_000)
+STEP_RESULT_MAX_BYTES = 1024 * 1024
 RATE_LIMIT_PER_MINUTE = env_int("AGENTSTATE_RATE_LIMIT_PER_MINUTE", 600_000, low=0)
 IDEMPOTENCY_HOURS = 24
 

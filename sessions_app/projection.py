@@ -20,6 +20,7 @@ from agentstate import codec
 from agentstate.errors import AppError
 from agentstate.json_patch import apply_patch
 from sessions_app import event_types as types
+from sessions_app.facts import session_changes
 from sessions_app.log import PAGE_BYTES, StoredEvent, iso, read_all, read_log
 from sessions_app.models import Event, Session, SessionStatus, Snapshot, ToolCall
 
@@ -119,23 +120,6 @@ def compare(session_id: UUID, path: str, log: Any, row: Any) -> Iterator[Differe
             )
     elif type(log) is not type(row) or str(log) != str(row):
         yield Difference(session_id, path, log, row)
-
-
-def session_changes(event_type: str, payload: dict[str, Any]) -> dict[str, Any]:
-    """Return what a session.* event does to the session's row, times as ISO text."""
-    match event_type:
-        case types.SESSION_UPDATED:
-            return dict(payload.get("changes") or {})
-        case types.SESSION_CLOSED:
-            return {
-                "status": SessionStatus.CLOSED.value,
-                "closed_at": payload.get("at"),
-            }
-        case types.SESSION_ARCHIVED:
-            return {"status": SessionStatus.ARCHIVED.value}
-        case types.SESSION_REOPENED:
-            return {"status": SessionStatus.OPEN.value, "closed_at": None}
-    return {}
 
 
 @dataclass

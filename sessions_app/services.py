@@ -27,6 +27,7 @@ from sessions_app.errors import (
     SessionLocked,
     SessionNotFound,
 )
+from sessions_app.facts import checked_changes
 from sessions_app.forks import pass_on_to_forks
 from sessions_app.log import iso, segments_of
 from sessions_app.models import Session, SessionStatus, Snapshot, ToolCall
@@ -47,6 +48,7 @@ __all__ = [
     "lock_session",
     "release_lock",
     "reopen_session",
+    "replay_session_event",
     "update_session",
     "write_state",
 ]
@@ -228,6 +230,26 @@ def update_session(
     )
     session.refresh_from_db()
     return session
+
+
+@transaction.atomic
+def replay_session_event(
+    project_id: UUID, session_id: UUID, event: NewEvent, *, actor: str
+) -> int:
+    """Append a session.* event of another log as it is, and do what it tells.
+
+    For an import: times and reasons stay those of the source. Raises FieldError if the
+    event would put something on the session's row that does not belong there.
+    """
+    changes = checked_changes(event.type, event.payload)
+    session = get_session(project_id, session_id, lock=True)
+    result = append_events(
+        project_id, session_id, [event], actor=actor, by_server=True
+    )
+    # An event that was in the log already has done what it tells.
+    if changes and result.last_seq > session.last_seq:
+        Session.objects.filter(project_id=project_id, id=session_id).update(**changes)
+    return result.seqs[0]
 
 
 def close_session(

@@ -15,7 +15,7 @@ from agentstate import codec
 from agentstate.errors import FieldError
 from agentstate.ids import new_id
 from agentstate.json_patch import apply_patch, diff
-from sessions_app.append import refusal
+from sessions_app.append import NewEvent, refusal
 from sessions_app.errors import SessionNotFound, StateTooLarge, VersionConflict
 from sessions_app.models import Session
 from sessions_app.replay import StateAt, changes_since
@@ -49,17 +49,79 @@ def write_state(
     patch = diff(session.state, wanted)
     # What replay will make of the log, to the order of keys.
     state = apply_patch(session.state, patch)
+    version = _store(
+        session,
+        state,
+        patch,
+        event_id=new_id(),
+        run_id=run_id,
+        step_id=step_id,
+        actor=actor,
+        by_server=by_server,
+        lock_token=lock_token,
+        subject=subject,
+    )
+    return StateAt(state, version)
+
+
+def replay_state_event(
+    project_id: UUID, session_id: UUID, event: NewEvent, *, actor: str
+) -> StateAt:
+    """Append a state.changed of another log as it is; the state becomes what it says.
+
+    For an import. The event is the next version, or VersionConflict is raised; a patch
+    that does not apply raises PatchFailed or FieldError.
+    """
+    session = _read(project_id, session_id, None)
+    version, patch = event.payload.get("version"), event.payload.get("patch")
+    if event.payload.keys() != {"version", "patch"} or not isinstance(patch, list):
+        raise FieldError("payload", "invalid", "must be {version, patch}")
+    if version != session.version + 1:
+        raise _conflict(session, session.version)
+    state = apply_patch(session.state, patch)
+    if not isinstance(state, dict):
+        raise FieldError("payload.patch", "not_an_object", "makes the state no object")
+    written = _store(
+        session,
+        state,
+        patch,
+        event_id=event.id or new_id(),
+        run_id=event.run_id,
+        step_id=event.step_id,
+        actor=actor,
+        by_server=True,
+    )
+    return StateAt(state, written)
+
+
+def _store(
+    session: Session,
+    state: Any,
+    patch: Any,
+    *,
+    event_id: UUID,
+    run_id: UUID | None,
+    step_id: UUID | None,
+    actor: str,
+    by_server: bool,
+    lock_token: UUID | None = None,
+    subject: str | None = None,
+) -> int:
+    """Write `state` and its event if the version is still `session`'s; return the new.
+
+    Raises VersionConflict, and what an append raises.
+    """
     text = codec.dumps(state)
     _check_size(text)
     # In an answer or a PUT it stands one level down, and must fit there too.
     codec.check_depth(text, settings.JSON_MAX_DEPTH - 1)
     arguments: list[Any] = [
-        project_id,
-        session_id,
-        expected_version,
+        session.project_id,
+        session.pk,
+        session.version,
         text,
         codec.dumps(patch),
-        new_id(),
+        event_id,
         run_id,
         step_id,
         actor,
@@ -71,10 +133,12 @@ def write_state(
         cursor.execute(WRITE, arguments)
         outcome, version = cursor.fetchone()
     if outcome == "version_conflict":
-        raise _conflict(_read(project_id, session_id, subject), expected_version)
+        now = _read(session.project_id, session.pk, subject)
+        raise _conflict(now, session.version)
     if outcome != "written":
         raise refusal(outcome, None, None, None)
-    return StateAt(state, version)
+    found: int = version
+    return found
 
 
 WRITE = """

@@ -1,0 +1,146 @@
+"""What time does: expired leases, due timers, limits with room, cut-short cancels.
+
+Any process may sweep, at any time and beside others: each item is one transaction that
+looks again, under the session's lock, whether it is still so. Nothing depends on a
+leader or on one process; a worker that finds nothing to claim sweeps too.
+"""
+
+import logging
+import threading
+import time
+from typing import NamedTuple
+from uuid import UUID
+
+from django.db import connection
+
+from runs_app.calls import call_function, follow_up, promote_limited, settle_run
+
+logger = logging.getLogger(__name__)
+
+BATCH = 500
+SWEEP_EVERY = 0.5  # seconds, for one project in one process
+
+_last: dict[UUID, float] = {}
+_guard = threading.Lock()
+
+
+class Swept(NamedTuple):
+    """How many of each a sweep has dealt with."""
+
+    leases: int
+    timers: int
+    promoted: int
+    settled: int
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
+def sweep(project_id: UUID | None = None) -> Swept:
+    """Do all that is due, in one project or in all."""
+    return Swept(
+        expire_leases(project_id),
+        fire_timers(project_id),
+        promote_all(project_id),
+        settle_cancelling(project_id),
+    )
+
+
+def sweep_if_due(project_id: UUID) -> bool:
+    """Sweep the project unless this process just did; whether anything was done."""
+    if connection.in_atomic_block:
+        return False
+    now = time.monotonic()
+    with _guard:
+        if now - _last.get(project_id, -SWEEP_EVERY) < SWEEP_EVERY:
+            return False
+        if len(_last) > 10_000:
+            _last.clear()
+        _last[project_id] = now
+    return sweep(project_id).total > 0
+
+
+def expire_leases(project_id: UUID | None = None) -> int:
+    """End the attempts whose lease or time is up; return how many."""
+    with connection.cursor() as cursor:
+        # Should the clock be set back, no lease outlives twice its length.
+        cursor.execute(
+            "UPDATE agent_step_leases"
+            " SET lease_until = agentstate_now() + make_interval(secs => lease_s)"
+            " WHERE ctid IN (SELECT ctid FROM agent_step_leases"
+            " WHERE lease_until > agentstate_now() + make_interval(secs => lease_s)"
+            " + interval '1 second' AND (%s::uuid IS NULL OR project_id = %s)"
+            " FOR UPDATE SKIP LOCKED)",
+            [project_id, project_id],
+        )
+        cursor.execute(
+            "SELECT project_id, session_id, run_id, step_id, fence"
+            " FROM agent_step_leases"
+            " WHERE (lease_until <= agentstate_now() OR ends_at <= agentstate_now())"
+            " AND (%s::uuid IS NULL OR project_id = %s)"
+            " ORDER BY lease_until LIMIT %s",
+            [project_id, project_id, BATCH],
+        )
+        due = cursor.fetchall()
+    count = 0
+    for row in due:
+        is_expired, parents, limits = call_function(
+            "agentstate_expire_lease", "uuid uuid uuid uuid bigint", row
+        )
+        follow_up(row[0], parents, limits)
+        count += is_expired
+    if count:
+        logger.info("leases expired", extra={"leases": count})
+    return count
+
+
+def fire_timers(project_id: UUID | None = None) -> int:
+    """Let happen what was set for a time that has come; return how many."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT project_id, session_id, run_id, step_id, kind FROM agent_timers"
+            " WHERE due_at <= agentstate_now()"
+            " AND (%s::uuid IS NULL OR project_id = %s)"
+            " ORDER BY due_at LIMIT %s",
+            [project_id, project_id, BATCH],
+        )
+        due = cursor.fetchall()
+    count = 0
+    for row in due:
+        is_fired, parents, limits = call_function(
+            "agentstate_fire_timer", "uuid uuid uuid uuid text", row
+        )
+        follow_up(row[0], parents, limits)
+        count += is_fired
+    return count
+
+
+def promote_all(project_id: UUID | None = None) -> int:
+    """Make ready what limits have room for; return how many."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT DISTINCT project_id, limit_key FROM agent_held_steps"
+            " WHERE reason = 'limit' AND (%s::uuid IS NULL OR project_id = %s)",
+            [project_id, project_id],
+        )
+        keys = cursor.fetchall()
+    return sum(promote_limited(project, key) for project, key in keys)
+
+
+def settle_cancelling(project_id: UUID | None = None) -> int:
+    """Go on with cancels that were cut short; return how many were looked at."""
+    from runs_app.services import cancel_children
+
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT project_id, id FROM agent_runs"
+            " WHERE state = 'cancelling' AND (%s::uuid IS NULL OR project_id = %s)"
+            " AND n_in_progress = 0 ORDER BY project_id, id LIMIT %s",
+            [project_id, project_id, BATCH],
+        )
+        runs = cursor.fetchall()
+    for project, run_id in runs:
+        cancel_children(project, run_id)
+        settle_run(project, run_id)
+    return len(runs)

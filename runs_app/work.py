@@ -1,0 +1,223 @@
+"""What workers call: claim, heartbeat, complete, fail, release. One round trip each."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.conf import settings
+from django.db import connection
+
+from agentstate import codec
+from agentstate.errors import FieldError
+from runs_app.calls import call_function, follow_up
+from runs_app.models import HeldStep
+from runs_app.services import result_hash
+from runs_app.sweeps import sweep_if_due
+
+BUSY_TRIES = 5
+BUSY_PAUSE = 0.01  # seconds; how long a session is locked by one call
+FENCE_BITS = 20
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which steps a worker asks for."""
+
+    worker: str
+    max: int = 1
+    lease_s: float = 30.0
+    run_id: UUID | None = None
+    tools: list[str] | None = None
+    agents: list[str] | None = None
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Who calls, and what a bound key is bound to."""
+
+    project_id: UUID
+    actor: str
+    session_id: UUID | None = None
+    subject: str | None = None
+
+
+def claim_steps(reach: Reach, wanted: Wanted) -> list[str]:
+    """Claim up to `wanted.max` steps; each as JSON text. Empty if there is none.
+
+    A step whose session another call holds at this moment is passed over; when nothing
+    else was to be had, that is tried again for some hundredths of a second.
+    """
+    for attempt in range(BUSY_TRIES):
+        claimed, skipped = _claim(reach, wanted)
+        if claimed:
+            return claimed
+        if not skipped and (attempt or not _free_what_waits(reach)):
+            return []
+        if not connection.in_atomic_block:
+            time.sleep(BUSY_PAUSE * attempt)
+    return []
+
+
+def _claim(reach: Reach, wanted: Wanted) -> tuple[list[str], int]:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT claimed::text[], skipped, parents, limits"
+            " FROM agentstate_claim_steps(%s::uuid, %s::text, %s::integer,"
+            " %s::double precision, %s::uuid, %s::text[], %s::text[], %s::text,"
+            " %s::uuid, %s::text)",
+            [
+                reach.project_id,
+                wanted.worker,
+                wanted.max,
+                wanted.lease_s,
+                wanted.run_id,
+                wanted.tools,
+                wanted.agents,
+                reach.actor,
+                reach.session_id,
+                reach.subject,
+            ],
+        )
+        claimed, skipped, parents, limits = cursor.fetchone()
+    follow_up(reach.project_id, parents, limits)
+    return claimed, skipped
+
+
+def _free_what_waits(reach: Reach) -> bool:
+    """Do what may give an idle worker a step; whether anything was done.
+
+    So expired leases, due timers and limits do not depend on any background process.
+    """
+    return sweep_if_due(reach.project_id)
+
+
+def has_held_steps(project_id: UUID) -> bool:
+    return HeldStep.objects.filter(project_id=project_id, reason="limit").exists()
+
+
+@dataclass
+class Ending:
+    """What a worker says about one attempt."""
+
+    step_id: UUID
+    token: int
+    payload: str | None = None  # the result's or the error's JSON text
+    hash: bytes | None = None
+    code: str | None = None
+    retry: bool | None = None
+    delay_s: float | None = None
+    unknown: bool = False
+    tokens: int | None = None
+    cost: Decimal | None = None
+
+
+class Ended(NamedTuple):
+    """How an item went: `outcome` ok, repeated, or the code of a refusal."""
+
+    outcome: str
+    state: str | None
+    run_id: UUID | None
+    run_state: str | None
+
+
+END_TYPES = (
+    "uuid text uuid[] bigint[] text[] bytea[] text[] boolean[] float8[] boolean[] "
+    "bigint[] numeric[] text text uuid text"
+)
+
+
+def end_attempts(
+    reach: Reach, call: str, endings: Sequence[Ending], worker: str | None = None
+) -> list[Ended]:
+    """End attempts; `call` is complete, fail or release. One answer an item.
+
+    A refused item changes nothing; what it brought is kept as a rejected completion.
+    """
+    outcomes, states, runs, run_states, parents, limits = call_function(
+        "agentstate_end_attempts",
+        END_TYPES,
+        [
+            reach.project_id,
+            call,
+            [e.step_id for e in endings],
+            [e.token for e in endings],
+            [e.payload for e in endings],
+            [e.hash for e in endings],
+            [e.code for e in endings],
+            [e.retry for e in endings],
+            [e.delay_s for e in endings],
+            [e.unknown for e in endings],
+            [e.tokens for e in endings],
+            [e.cost for e in endings],
+            worker,
+            reach.actor,
+            reach.session_id,
+            reach.subject,
+        ],
+    )
+    follow_up(reach.project_id, parents, limits)
+    return [
+        Ended(*item) for item in zip(outcomes, states, runs, run_states, strict=True)
+    ]
+
+
+class Beat(NamedTuple):
+    """A lease after a heartbeat. `stop`: the run is being cancelled, or failing."""
+
+    outcome: str
+    lease_until: datetime | None
+    run_id: UUID | None
+    run_state: str | None
+    stop: bool
+
+
+@dataclass(frozen=True)
+class BeatItem:
+    step_id: UUID
+    token: int
+    lease_s: float | None = None
+
+
+def heartbeat(reach: Reach, items: Sequence[BeatItem]) -> list[Beat]:
+    """Extend leases; one answer an item."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT outcome, lease_until, run_id, run_state, stop"
+            " FROM agentstate_heartbeat(%s::uuid, %s::uuid[], %s::bigint[],"
+            " %s::float8[], %s::uuid, %s::text)",
+            [
+                reach.project_id,
+                [item.step_id for item in items],
+                [item.token for item in items],
+                [item.lease_s for item in items],
+                reach.session_id,
+                reach.subject,
+            ],
+        )
+        return [Beat(*row) for row in cursor.fetchall()]
+
+
+def result_text(path: str, result: Any) -> tuple[str, bytes]:
+    """Return a result's JSON text and digest. Raises FieldError if it is too large."""
+    text = codec.dumps(result)
+    size, limit = len(text.encode()), settings.STEP_RESULT_MAX_BYTES
+    if size > limit:
+        raise FieldError(
+            path,
+            "result_too_large",
+            f"the result has {size} bytes; the limit is {limit}. "
+            "Store it as an artifact and return its id.",
+        )
+    return text, result_hash(result)
+
+
+@dataclass
+class Counted:
+    """A place for what a bulk call did."""
+
+    done: int = 0
+    refused: dict[str, int] = field(default_factory=dict)

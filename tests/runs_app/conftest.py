@@ -1,0 +1,110 @@
+"""What the tests of runs share: make a run, and be a worker."""
+
+from typing import Any
+
+import pytest
+
+
+class Work:
+    """A worker's calls, in short words."""
+
+    def __init__(self, api: Any) -> None:
+        self.api = api
+
+    def claim(self, **wanted: Any) -> list[dict[str, Any]]:
+        answer = self.api.post("/api/v1/steps/claim", {"worker": "w-1"} | wanted)
+        assert answer.status_code == 200, answer
+        return answer.json["steps"]
+
+    def claim_one(self, **wanted: Any) -> dict[str, Any]:
+        [step] = self.claim(**wanted)
+        return step
+
+    def end(self, call: str, *items: dict[str, Any], **more: Any) -> list[Any]:
+        answer = self.api.post(f"/api/v1/steps/{call}", {"items": list(items)} | more)
+        assert answer.status_code == 200, answer
+        return answer.json["items"]
+
+    def complete(self, step: dict[str, Any], result: Any = None) -> dict[str, Any]:
+        [item] = self.end("complete", held(step) | {"result": result})
+        return item
+
+    def fail(self, step: dict[str, Any], code: str = "oops", **more: Any) -> Any:
+        [item] = self.end("fail", held(step) | {"error": {"code": code}} | more)
+        return item
+
+    def release(self, step: dict[str, Any], **more: Any) -> dict[str, Any]:
+        [item] = self.end("release", held(step) | more)
+        return item
+
+    def beat(self, step: dict[str, Any], **more: Any) -> dict[str, Any]:
+        [item] = self.end("heartbeat", held(step) | more)
+        return item
+
+
+def held(step: dict[str, Any]) -> dict[str, Any]:
+    return {"step": step["step"], "lease_token": step["lease_token"]}
+
+
+class Runs:
+    """Runs over the API: create, read, steer."""
+
+    def __init__(self, api: Any) -> None:
+        self.api = api
+        self.work = Work(api)
+
+    def session(self, **fields: Any) -> str:
+        answer = self.api.post("/api/v1/sessions", fields)
+        assert answer.status_code == 201, answer
+        return answer.json["id"]
+
+    def create(self, steps: Any, **fields: Any) -> dict[str, Any]:
+        if "session" not in fields:
+            fields["session"] = self.session()
+        answer = self.api.post("/api/v1/runs", {"steps": plan(steps)} | fields)
+        assert answer.status_code == 201, answer
+        return answer.json
+
+    def get(self, run: Any) -> dict[str, Any]:
+        answer = self.api.get(f"/api/v1/runs/{id_of(run)}")
+        assert answer.status_code == 200, answer
+        return answer.json
+
+    def move(self, run: Any, move: str, **body: Any) -> dict[str, Any]:
+        answer = self.api.post(f"/api/v1/runs/{id_of(run)}/{move}", body)
+        assert answer.status_code in (200, 201), answer
+        return answer.json
+
+    def decide(self, step: Any, move: str, **body: Any) -> dict[str, Any]:
+        answer = self.api.post(f"/api/v1/steps/{id_of(step)}/{move}", body)
+        assert answer.status_code == 200, answer
+        return answer.json
+
+    def states(self, run: Any) -> list[str]:
+        return [step["state"] for step in self.get(run)["steps"]]
+
+    def events(self, run: Any) -> list[dict[str, Any]]:
+        session = self.get(run)["session"]
+        answer = self.api.get(
+            f"/api/v1/sessions/{session}/events", params={"limit": 1000}
+        )
+        return [e for e in answer.json["items"] if e["run"] == id_of(run)]
+
+
+def plan(steps: Any) -> list[dict[str, Any]]:
+    """Names of tools stand for steps that call them."""
+    return [{"tool": s} if isinstance(s, str) else s for s in steps]
+
+
+def id_of(thing: Any) -> str:
+    return thing if isinstance(thing, str) else thing.get("step") or thing["id"]
+
+
+@pytest.fixture
+def runs(api: Any) -> Runs:
+    return Runs(api)
+
+
+@pytest.fixture
+def work(runs: Runs) -> Work:
+    return runs.work
