@@ -32,6 +32,11 @@ REQUEST_SECONDS = Histogram(
     ["method", "route"],
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 30),
 )
+CONFLICTS = Counter(
+    "agentstate_conflicts_total",
+    "Calls refused because another was faster, by the code of the answer.",
+    ["code"],
+)
 STREAMS = Gauge("agentstate_streams", "Open live streams.", multiprocess_mode="livesum")
 METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 

@@ -26,6 +26,7 @@ from rest_framework.response import Response
 
 from agentstate import codec
 from agentstate.errors import AppError, NotFound, ServiceUnavailable
+from agentstate.metrics import CONFLICTS
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,8 @@ def problem_response(exc: Exception, context: Mapping[str, Any]) -> Response:
     status, body, headers = describe(exc)
     if status >= 500:
         _log(exc, context.get("request"), status)
+    elif status in (409, 412):
+        CONFLICTS.labels(body["code"]).inc()
     return Response(body, status=status, headers=headers, content_type=CONTENT_TYPE)
 
 

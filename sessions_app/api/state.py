@@ -24,6 +24,7 @@ from sessions_app.errors import PreconditionRequired, VersionConflict
 from sessions_app.replay import StateAt, check_seq, state_at
 from sessions_app.services import write_state
 
+OPERATIONS_MAX = 10_000  # of one JSON patch
 STATE_EXAMPLE = {"state": {"step": "pay", "cart": ["pear"]}, "version": 4}
 
 
@@ -134,11 +135,20 @@ def read_patch(request: ApiRequest) -> tuple[Any, bool, int | None]:
     if media_type == JSONPatchParser.media_type:
         if not isinstance(request.data, list):
             raise FieldError("$", "not_a_list", "a JSON patch is a list of operations")
-        return request.data, False, None
+        return _few(request.data), False, None
     body = read_as(PatchStateIn, request)
-    is_merge = "merge" in body
-    patch = body["merge"] if is_merge else body["patch"]
-    return patch, is_merge, body.get("expected_version")
+    if "merge" in body:
+        return body["merge"], True, body.get("expected_version")
+    return _few(body["patch"]), False, body.get("expected_version")
+
+
+def _few(patch: list[Any]) -> list[Any]:
+    # Each may move the rest of a long array: their number bounds what a call can cost.
+    if len(patch) > OPERATIONS_MAX:
+        raise FieldError(
+            "patch", "too_many", f"holds more than {OPERATIONS_MAX} operations"
+        )
+    return patch
 
 
 def state_response(at: StateAt) -> Response:
