@@ -28,6 +28,7 @@ fmt: setup-dev
 
 schema: setup-dev
 	@$(PYTHON) manage.py spectacular --validate --fail-on-warn --file docs/openapi.yaml
+	@$(PYTHON) manage.py write_event_docs
 
 bench: setup-dev
 	@$(PYTHON) -m bench

@@ -197,6 +197,15 @@ EVENT_TYPES = {
 }
 
 
+def describe(*described: EventType) -> None:
+    """Add types of an app above to what is known and documented.
+
+    Called from that app's AppConfig.ready. They are types that the server writes:
+    clients are refused them by SERVER_PREFIXES.
+    """
+    EVENT_TYPES.update({known.name: known for known in described})
+
+
 def check_event(index: int, type_name: Any, payload: Any) -> None:
     """Raise FieldError if a client may not append this.
 
