@@ -133,9 +133,7 @@ def in_process(project_id: Any, stored: list[dict[str, Any]]) -> None:
     }
     for name, weights in blends.items():
 
-        def ask(
-            subject: str, question: str, weights: Weights = weights
-        ) -> list[str]:
+        def ask(subject: str, question: str, weights: Weights = weights) -> list[str]:
             found = recall(project_id, subject, Query(question), weights=weights)
             return [str(hit.fact.id) for hit in found.hits]
 

@@ -40,9 +40,7 @@ class SourceKind(models.TextChoices):
 
 
 def _project() -> "models.ForeignKey[Project, Project]":
-    return models.ForeignKey(
-        Project, models.CASCADE, related_name="+", db_index=False
-    )
+    return models.ForeignKey(Project, models.CASCADE, related_name="+", db_index=False)
 
 
 class Subject(models.Model):
@@ -136,8 +134,7 @@ class Fact(models.Model):
                 name="memory_confidence",
             ),
             models.CheckConstraint(
-                condition=Q(valid_to=None)
-                | Q(valid_to__gte=models.F("valid_from")),
+                condition=Q(valid_to=None) | Q(valid_to__gte=models.F("valid_from")),
                 name="memory_validity",
             ),
         ]
@@ -414,6 +411,7 @@ class Receipt(models.Model):
     subject_hash = models.BinaryField(max_length=32)
     memory_id = models.UUIDField(null=True)
     actor = models.TextField()
+    reason = models.TextField(default="", blank=True)
     counts = ExactJSONField()
     kept = ExactJSONField(default=list)
     created_at = models.DateTimeField(db_default=Now())

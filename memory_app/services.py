@@ -226,7 +226,9 @@ def _remember(
         raise FieldError("source_kind", "not_kept", detail)
     fact.status = Status.PROPOSED if choice == REVIEW else Status.ACTIVE
     rivals = _rivals(fact)
-    outcome, retired = _settle(fact, rivals, now if new.said_at is None else new.said_at)
+    outcome, retired = _settle(
+        fact, rivals, now if new.said_at is None else new.said_at
+    )
     _insert(fact, new, now, actor)
     if retired is not None:
         _supersede(retired, fact, version, actor)
@@ -339,9 +341,7 @@ def _may_retire(fact: Fact, rivals: list[Fact]) -> bool:
         return True
     if rival.settled_by:
         return False
-    return (
-        fact.source_kind == SourceKind.USER or rival.source_kind == SourceKind.AGENT
-    )
+    return fact.source_kind == SourceKind.USER or rival.source_kind == SourceKind.AGENT
 
 
 def _insert(fact: Fact, new: NewFact, now: datetime, actor: str) -> None:
@@ -482,9 +482,7 @@ def _reword(fact: Fact) -> None:
     fact.signature = signature(fact.fact)
     fact.terms = fact_terms(fact.fact)
     fact.duplicate_of = _twin(fact)
-    FactEmbedding.objects.filter(
-        project_id=fact.project_id, memory_id=fact.id
-    ).delete()
+    FactEmbedding.objects.filter(project_id=fact.project_id, memory_id=fact.id).delete()
 
 
 def _exists(fact: Fact) -> FactExists:
@@ -524,9 +522,7 @@ def _add_revision(
     )
 
 
-def get_fact(
-    project_id: UUID, fact_id: UUID, *, subject: str | None = None
-) -> Fact:
+def get_fact(project_id: UUID, fact_id: UUID, *, subject: str | None = None) -> Fact:
     """Return the fact. `subject` narrows to that subject's; raises FactNotFound."""
     found = (
         Fact.objects.in_project(project_id)
@@ -778,10 +774,9 @@ def _expire(project_id: UUID, fact_id: UUID) -> None:
         change(fact, {"status": Status.EXPIRED}, "expired", "system", "", version)
 
 
-
-
 __all__ = [
     "CURRENT",
+    "FORGOTTEN",
     "NewFact",
     "Remembered",
     "approve",

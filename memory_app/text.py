@@ -7,7 +7,7 @@ import unicodedata
 
 from django.conf import settings
 
-from memory_app.recall.tokens import content_terms, fold
+from memory_app.recall.tokens import STOP_WORDS, content_terms, fold
 
 NAME = re.compile(r"[^\W\d_][\w'’-]*")
 # "NAME: what was said", as transcripts are written.
@@ -36,10 +36,11 @@ def signature(text: str) -> bytes:
 
 
 def _names(text: str) -> list[str]:
-    names = [word for word in NAME.findall(text) if word[0].isupper()]
-    if text.isupper() or len(names) < 2:
+    if text.isupper():
         return []
-    return [fold(name) for name in names]
+    names = [fold(word) for word in NAME.findall(text) if word[0].isupper()]
+    telling = [name for name in names if name not in STOP_WORDS]
+    return telling if len(telling) > 1 else []
 
 
 def secret_hash(*parts: str | bytes) -> bytes:

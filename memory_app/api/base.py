@@ -1,7 +1,7 @@
-"""What the calls on memory share: whose facts a key may see, and where they came from."""
+"""What the calls on memory share: whose facts a key sees, and where they came from."""
 
 from typing import Any, ClassVar
-from uuid import UUID, uuid5
+from uuid import UUID
 
 from rest_framework.response import Response
 
@@ -11,6 +11,7 @@ from access_app.scopes import MEMORY_READ, MEMORY_WRITE
 from agentstate.api.etags import ANY, etag, read_if_match
 from agentstate.errors import FieldError
 from memory_app.api.serializers import fact_json
+from memory_app.forgetting.services import answers_about
 from memory_app.models import Fact
 from sessions_app.models import Session
 
@@ -83,11 +84,6 @@ class MemoryView(ApiView):
         return answers_about(self.caller.project_id, subject)
 
 
-def answers_about(project_id: UUID, subject: str) -> UUID:
-    """Return the mark of stored answers that repeat what is known about a subject."""
-    return uuid5(project_id, f"memory:{subject}")
-
-
 def _subject_in(data: dict[str, Any]) -> str | None:
     if isinstance(data.get("subject"), str):
         return str(data["subject"])
@@ -134,5 +130,3 @@ def stored_session(project_id: UUID, named: str, subject: str | None) -> str:
             "source.session", "session_not_found", "there is no such session here"
         )
     return str(wanted)
-
-

@@ -169,8 +169,8 @@ class FactView(MemoryView):
         response_example=FACT_EXAMPLE | {"version": 2, "settled_by": "user:maya"},
         headers=[IF_MATCH],
         errors=[404, 428],
-        description="A corrected fact is settled: no promotion from older talk replaces "
-        "it. The earlier text stays in the history.",
+        description="A corrected fact is settled: no promotion from older talk "
+        "replaces it. The earlier text stays in the history.",
         tags=TAGS,
     )
     def patch(self, request: ApiRequest, fact_id: UUID) -> Response:

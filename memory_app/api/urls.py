@@ -8,6 +8,13 @@ from memory_app.api.facts import (
     HistoryView,
     RejectView,
 )
+from memory_app.api.forget import (
+    ExportSubjectView,
+    ForgetManyView,
+    ForgetSubjectView,
+    ForgetView,
+    ReceiptListView,
+)
 from memory_app.api.recall import RecallView, SearchView
 
 FACT = "memory/<uuid:fact_id>"
@@ -21,4 +28,9 @@ urlpatterns = [
     path(f"{FACT}/approve", ApproveView.as_view()),
     path(f"{FACT}/reject", RejectView.as_view()),
     path(f"{FACT}/history", HistoryView.as_view()),
+    path(f"{FACT}/forget", ForgetView.as_view()),
+    path("memory/forget", ForgetManyView.as_view()),
+    path("memory/receipts", ReceiptListView.as_view()),
+    path("subjects/<path:subject>/forget", ForgetSubjectView.as_view()),
+    path("subjects/<path:subject>/export", ExportSubjectView.as_view()),
 ]

@@ -94,9 +94,7 @@ def _embed_batch(project_id: UUID, model: str, facts: list[Fact]) -> int:
     return len(here)
 
 
-def _report(
-    project_id: UUID, model: str, done: int, failed: int, error: str
-) -> None:
+def _report(project_id: UUID, model: str, done: int, failed: int, error: str) -> None:
     row, _ = EmbeddingModel.objects.get_or_create(project_id=project_id, model=model)
     row.done += done
     row.failed = failed

@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -46,7 +47,8 @@ _entries: "OrderedDict[tuple[str, UUID, str], _Entry]" = OrderedDict()
 _entries_lock = threading.Lock()
 
 
-class Opened(NamedTuple):
+@dataclass(frozen=True)
+class Opened:
     """An index that is up to date, held by this thread; None if the subject is large.
 
     `model` is the one whose vectors it holds.
@@ -57,9 +59,7 @@ class Opened(NamedTuple):
 
 
 @contextmanager
-def open_index(
-    project_id: UUID, subject: str, state: SubjectState
-) -> Iterator[Opened]:
+def open_index(project_id: UUID, subject: str, state: SubjectState) -> Iterator[Opened]:
     """Give the subject's index, up to date and to this thread alone."""
     entry = _entry(project_id, subject)
     with entry.lock:
@@ -194,8 +194,23 @@ def _read_rows(
 
 
 def _row(values: tuple[Any, ...]) -> Row:
-    (id_, terms, beginning, status, kind, pinned, confidence, begins, ends, expires,
-     created, session, seq, twin, vector) = values
+    (
+        id_,
+        terms,
+        beginning,
+        status,
+        kind,
+        pinned,
+        confidence,
+        begins,
+        ends,
+        expires,
+        created,
+        session,
+        seq,
+        twin,
+        vector,
+    ) = values
     if not session and abs(begins - created) > 1:
         # Dated by who told it: what has one date was told together.
         session = f"at {begins}"

@@ -7,7 +7,6 @@ ever lost before the filters have been applied.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -328,5 +327,3 @@ def _counted(terms: list[str]) -> dict[str, int]:
 def _is_one_of(values: list[str], wanted: Iterable[str]) -> Mask:
     accepted = set(wanted)
     return np.fromiter((value in accepted for value in values), np.bool_, len(values))
-
-

@@ -64,7 +64,8 @@ def recall(
         return Recall([], query.mode, configured_model())
     at = (query.as_of or state.now).timestamp()
     filters = Filters(at, query.as_of is not None, query.kinds, query.min_confidence)
-    with open_index(project_id, subject, state) as (index, model):
+    with open_index(project_id, subject, state) as opened:
+        index, model = opened.index, opened.model
         if index is not None:
             vector, degraded = query_vector(query, model)
             ranked = _rank(index, query, vector, filters, weights)
@@ -114,7 +115,9 @@ def _missing_vectors(index: SubjectIndex, vector: Floats | None) -> str:
     if len(vector) != index.dimensions and index.dimensions > 1:
         return "found by words alone: the vectors stored have another length"
     missing = int((index.alive & ~index.has_vector).sum())
-    return f"{missing} facts have no vector yet and are found by words" if missing else ""
+    return (
+        f"{missing} facts have no vector yet and are found by words" if missing else ""
+    )
 
 
 class _Found(NamedTuple):
@@ -177,9 +180,7 @@ def _summary(parts: dict[str, float], terms: list[str]) -> str:
     return "; ".join(reasons) or "is among the most recent"
 
 
-def _recall_wide(
-    project_id: UUID, subject: str, query: Query, now: datetime
-) -> Recall:
+def _recall_wide(project_id: UUID, subject: str, query: Query, now: datetime) -> Recall:
     model = configured_model()
     vector, degraded = query_vector(query, model)
     found = search_wide(project_id, query, vector, model, now, subject=subject)

@@ -41,15 +41,14 @@ DROPPED_MARKS = (
 )
 
 # Words that say nothing of what a fact is about. Negations are not among them.
-STOP_WORDS = frozenset(
-    """
+STOP_WORD_LIST = """
     a about all am an and any are as at be been being but by can could d did do does
     doing for from had has have having he her hers him his how i if in into is it its
     just ll m me more most my of on or our ours re s same she should so some such t
     than that the their theirs them then there these they this those to too us ve very
     was we were what when where which who whom whose why will with would you your yours
-    """.split()
-)
+"""
+STOP_WORDS = frozenset(STOP_WORD_LIST.split())
 
 
 def fold(text: str) -> str:

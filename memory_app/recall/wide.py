@@ -1,9 +1,9 @@
 """Search over more facts than are held in memory: candidates first, then one ranking.
 
-Candidates come from two indexes of the database, both of current facts alone: the words
-(GIN) and the vectors (HNSW, with an iterative scan, so that filters do not starve it; an
-exact scan where few rows pass them). They are ranked together by the same scores as a
-subject's facts, with the words' rarity counted over the whole.
+Candidates come from two indexes of the database, both of current facts alone: the
+words (GIN) and the vectors (HNSW, with an iterative scan, so that filters do not starve
+it; an exact scan where few rows pass them). They are ranked together by the same scores
+as a subject's facts, with the words' rarity counted over the whole.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from django.db import connection, transaction
 
 from memory_app.embedding.vectors import literal
 from memory_app.models import Fact
-from memory_app.recall.index import B, K1, Floats, idf
+from memory_app.recall.index import K1, B, Floats, idf
 from memory_app.recall.ranking import Weights
 from memory_app.recall.tokens import query_terms
 
@@ -78,7 +78,9 @@ def _scope(
     project_id: UUID, subject: str | None, query: "Query", now: datetime
 ) -> Scope:
     at = query.as_of or now
-    statuses = ["active"] if query.as_of is None else ["active", "superseded", "expired"]
+    statuses = (
+        ["active"] if query.as_of is None else ["active", "superseded", "expired"]
+    )
     sql = (
         "m.project_id = %s AND m.status = ANY(%s) AND m.valid_from <= %s"
         " AND (m.valid_to IS NULL OR m.valid_to > %s)"
@@ -120,7 +122,7 @@ def _holding(scope: Scope, terms: Mapping[str, float]) -> dict[str, int]:
 
 
 def _holders(scope: Scope, counts: Mapping[str, int], wanted: int) -> set[UUID]:
-    """The facts with the rarest of the terms, and those with the most terms together."""
+    """The facts with the rarest of the terms, and those with most of them together."""
     found: set[UUID] = set()
     if not counts:
         return found
@@ -138,9 +140,7 @@ def _holders(scope: Scope, counts: Mapping[str, int], wanted: int) -> set[UUID]:
     return found
 
 
-def _with_all(
-    cursor: Any, scope: Scope, terms: Sequence[str], limit: int
-) -> set[UUID]:
+def _with_all(cursor: Any, scope: Scope, terms: Sequence[str], limit: int) -> set[UUID]:
     cursor.execute(
         f"SELECT m.id FROM agent_memory m WHERE {scope.sql} AND m.terms @> %s::text[]"
         " LIMIT %s",

@@ -1,0 +1,181 @@
+"""What a value becomes when it is forgotten: pure functions, the same everywhere.
+
+The log and what is derived from it go through the same function, so that a replay of
+the forgotten log gives the forgotten rows.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from agentstate import codec
+
+MARK = "[forgotten]"
+BLANK: dict[str, Any] = {"forgotten": True}
+
+# Of a payload these say how the log hangs together, not what was said.
+STRUCTURE_NAMES = """
+    tool_call_id name tool awaiting is_error synthetic version up_to_seq at seq seqs run
+    step session attempt worker lease_token state status kind effect index plan_version
+    parent forked_from_seq promotion extractor facts id ids artifact size sha256
+    media_type forgotten
+"""
+STRUCTURE = frozenset(STRUCTURE_NAMES.split())
+# In events of runs, these hold what a client sent; their columns go the same way.
+CONTENT_NAMES = """
+    args arguments input output result error request response body payload data context
+    task summary task_summary reason note comment message text labels metadata title
+    details inline
+"""
+CONTENT = frozenset(CONTENT_NAMES.split())
+EMPTY_OBJECTS = frozenset(("labels", "metadata"))
+EMPTY_TEXTS = frozenset(("reason", "note", "comment", "title"))
+
+
+def blank_event(event_type: str, payload: dict[str, Any]) -> dict[str, Any]:
+    """Return the payload without anything that was said."""
+    if event_type.startswith(("run.", "step.", "handoff.")):
+        blanked = blank_content(payload)
+        assert isinstance(blanked, dict)
+        return blanked
+    if event_type == "state.changed":
+        whole = {"op": "replace", "path": "", "value": {}}
+        return {"version": payload.get("version"), "patch": [whole]}
+    if event_type.startswith("session."):
+        return blank_session(payload)
+    if event_type.startswith("memory."):
+        return payload
+    kept = {name: payload[name] for name in STRUCTURE if name in payload}
+    if "content" in payload and payload["content"] is not None:
+        kept["content"] = MARK
+    if event_type == "tool.call":
+        kept["arguments"] = {}
+    if event_type == "context.compacted":
+        kept["summary"] = MARK
+    return kept if kept.keys() - {"name"} else kept | BLANK
+
+
+def blank_content(value: Any) -> Any:
+    """Blank the fields named in CONTENT, at any depth; the rest stays."""
+    if isinstance(value, list):
+        return [blank_content(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: blanked(name, item) if name in CONTENT else blank_content(item)
+        for name, item in value.items()
+    }
+
+
+def blanked(name: str, value: Any) -> Any:
+    """Return what stands in the place of a client's value, by the field's name."""
+    if value is None:
+        return None
+    if name in EMPTY_OBJECTS:
+        return {}
+    if isinstance(value, str) or name in EMPTY_TEXTS:
+        return "" if name in EMPTY_TEXTS else MARK
+    return dict(BLANK)
+
+
+def blank_session(payload: dict[str, Any]) -> dict[str, Any]:
+    """Blank what a session.* event says of the session itself."""
+    changed = dict(payload)
+    for name in ("title", "reason"):
+        if name in changed:
+            changed[name] = ""
+    for name in EMPTY_OBJECTS:
+        if name in changed:
+            changed[name] = {}
+    if "changes" in changed:
+        changed["changes"] = blank_session(changed["changes"])
+    return changed
+
+
+class Needles:
+    """Texts to take out of whatever holds them, in any case and spacing.
+
+    `texts` are the fact's own words. Beside them, what identifies in them is looked for
+    alone: numbers, codes, addresses, and a value of several words behind "is".
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        found: set[str] = set()
+        for text in texts:
+            found |= set(telling_parts(text))
+        self.parts = sorted(found, key=lambda part: (-len(part), part))
+        joined = "|".join(_pattern(part) for part in self.parts)
+        self._plain = re.compile(joined, re.IGNORECASE) if joined else None
+
+    def __bool__(self) -> bool:
+        return self._plain is not None
+
+    def are_in(self, text: str) -> bool:
+        return self._plain is not None and self._plain.search(text) is not None
+
+    def clean(self, text: str) -> str:
+        return self._plain.sub(MARK, text) if self._plain else text
+
+    def clean_json(self, value: Any) -> Any:
+        """Return the value with its strings and its keys cleaned."""
+        return map_strings(value, self.clean)
+
+    def clean_event(self, event_type: str, payload: dict[str, Any]) -> dict[str, Any]:
+        cleaned = self.clean_json(payload)
+        assert isinstance(cleaned, dict)
+        return cleaned
+
+    def are_in_json(self, text: str) -> bool:
+        """Whether JSON text holds one, escapes and all."""
+        if self.are_in(text):
+            return True
+        if "\\" not in text:
+            return False
+        value = codec.loads(text, max_depth=10_000)
+        return bool(self.clean_json(value) != value)
+
+
+def map_strings(value: Any, clean: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, list):
+        return [map_strings(item, clean) for item in value]
+    if isinstance(value, dict):
+        return {clean(key): map_strings(item, clean) for key, item in value.items()}
+    if isinstance(value, bool) or value is None:
+        return value
+    # A number that is what was to be forgotten: an account, a badge.
+    shown = codec.dumps(value)
+    return value if clean(shown) == shown else 0
+
+
+# An address, or a code: letters and digits that no word is made of.
+IDENTIFIER = re.compile(
+    r"[\w.+-]+@[\w-]+\.[\w.-]+|\+?\d[\d ().-]{5,}\d|\b(?=[\w-]*\d)[\w][\w-]{2,}[\w]\b"
+)
+# Several such one after another: "XX00 TEST 1234".
+CODE_RUN = re.compile(r"\b(?:[A-Z0-9]{2,}[ -])+[A-Z0-9]{2,}\b")
+VALUE = re.compile(r"(?:\b(?:is|are|was)\b|[:=])\s+(.{8,})$", re.IGNORECASE)
+
+
+def telling_parts(text: str) -> list[str]:
+    """Return what of a fact's text is to be looked for elsewhere."""
+    whole = text.strip().rstrip(".!")
+    parts = [whole] if len(whole) >= 4 else []
+    parts += CODE_RUN.findall(text)
+    parts += [part for part in IDENTIFIER.findall(text) if len(part) >= 4]
+    if (found := VALUE.search(whole)) and " " in found[1]:
+        parts.append(found[1].strip())
+    runs = [part for part in CODE_RUN.findall(text) if any(c.isdigit() for c in part)]
+    for run in runs:
+        words = run.split()
+        # A part of it gives it away as well.
+        parts += [" ".join(words[: i + 2]) for i in range(len(words) - 1)]
+    return list(dict.fromkeys(parts))
+
+
+def _pattern(part: str) -> str:
+    words = [re.escape(word) for word in part.split()]
+    begins = r"(?<!\w)" if part[:1].isalnum() else ""
+    ends = r"(?!\w)" if part[-1:].isalnum() else ""
+    return begins + r"\s+".join(words) + ends

@@ -1,0 +1,281 @@
+"""What was forgotten is gone, wherever it was, and what remains still holds."""
+
+from uuid import uuid4
+
+import pytest
+from django.db import connection, transaction
+
+from agentstate.ids import new_id
+from memory_app.embedding import embedders, reembed
+from memory_app.models import FactEmbedding
+from memory_app.services import NewFact, promote_fact
+from sessions_app.projection import differences_of
+from tests.memory_app.calls import (
+    append,
+    close,
+    facts,
+    forget,
+    open_session,
+    places_with,
+    recall,
+    remember,
+    say,
+    texts,
+)
+
+
+def sentinel():
+    return f"ZQ{uuid4().hex[:10].upper()}"
+
+
+def check_replay(project, *sessions):
+    found = [d for s in sessions for d in differences_of(project.id, s)]
+    assert found == []
+
+
+def test_lm_06_a_forgotten_fact_has_no_vector_and_no_place(api):
+    word = sentinel()
+    fact = remember(api, f"Alex's badge number is {word}")
+    other = remember(api, "Alex works in hall 3")
+    assert recall(api, "badge")[0]["id"] == fact["id"]
+    forget(api, fact["id"])
+    for mode in ("hybrid", "text", "vector"):
+        assert fact["id"] not in [hit["id"] for hit in recall(api, "badge", mode=mode)]
+    assert recall(api, word, mode="text") == []
+    assert [f["id"] for f in facts(api)] == [other["id"]]
+    assert api.get(f"/api/v1/memory/{fact['id']}").status_code == 404
+    assert api.get(f"/api/v1/memory/{fact['id']}/history").status_code == 404
+    export = api.get("/api/v1/subjects/u-100/export")
+    assert word.encode() not in export.content
+    assert not FactEmbedding.objects.filter(memory_id=fact["id"]).exists()
+    assert places_with(word) == []
+
+
+def test_lm_06_forgetting_while_the_embedding_is_under_way(api, project, monkeypatch):
+    fact = remember(api, "Alex's badge number is 4471")
+    kept = remember(api, "Alex works in hall 3")
+    FactEmbedding.objects.filter(project_id=project.id).delete()
+    embed = reembed.embed_facts
+
+    def forget_meanwhile(model, batch):
+        vectors = embed(model, batch)
+        forget(api, fact["id"])
+        return vectors
+
+    monkeypatch.setattr(reembed, "embed_facts", forget_meanwhile)
+    assert reembed.embed_missing(project.id).done == 1
+    embedded = FactEmbedding.objects.filter(project_id=project.id)
+    assert [str(e.memory_id) for e in embedded] == [kept["id"]]
+    assert embedders.configured_model() == embedded[0].model
+
+
+def test_lm_08_success_never_goes_with_nothing_forgotten(api, other_api):
+    mine = remember(api, "one")["id"]
+    gone = remember(api, "two")["id"]
+    batch = [remember(api, "three")["id"]]
+    foreign = remember(other_api, "theirs")["id"]
+    unknown = str(new_id())
+    forget(api, gone)
+
+    def status(fact_id):
+        return api.post(f"/api/v1/memory/{fact_id}/forget", {}).status_code
+
+    assert [status(i) for i in (mine, foreign, gone, unknown)] == [200, 404, 404, 404]
+    answer = api.post(
+        "/api/v1/memory/forget", {"ids": [*batch, foreign, gone, unknown]}
+    )
+    assert answer.json["forgotten"] == 1
+    assert [item["status"] for item in answer.json["items"]] == [
+        "forgotten",
+        "not_found",
+        "not_found",
+        "not_found",
+    ]
+    none = api.post("/api/v1/memory/forget", {"ids": [foreign, gone, unknown]})
+    assert none.status_code == 404
+    assert texts(facts(other_api)) == ["theirs"]
+
+
+def test_lm_10_everywhere_means_the_log_and_all_made_from_it(api, project, redis):
+    code = sentinel()
+    iban = f"XX00 {code} 1234"
+    session = open_session(
+        api,
+        title=f"About {iban}",
+        state={"note": f"IBAN: {iban}", "step": 1},
+        metadata={"seen": [iban]},
+    )
+    [seq] = say(api, session, f"My IBAN is {iban}")
+    say(api, session, f"I have noted {iban}.", role="assistant")
+    append(
+        api,
+        session,
+        ("tool.call", {"tool_call_id": "c", "name": "pay", "arguments": {"to": iban}}),
+        ("tool.result", {"tool_call_id": "c", "content": f"paid to {iban}"}),
+        ("client.note", {"anything": {iban: [1, iban]}}),
+    )
+    state = f"/api/v1/sessions/{session}/state"
+    changed = api.put(
+        state, {"state": {"note": f"to {iban}", "step": 2}, "expected_version": 1}
+    )
+    assert changed.status_code == 200, changed
+    redis.set(f"agentstate:wm:{session}:draft", f"pay to {iban}")
+    redis.set(f"agentstate:wm:{session}:other", "nothing of it")
+    fact = remember(
+        api,
+        f"IBAN is {iban}",
+        source={"session": session, "seqs": [seq]},
+        headers={"Idempotency-Key": "first"},
+    )
+    remember(api, f"Pays from {iban} on Fridays")
+    remember(api, "Likes tea")
+    assert places_with(code)
+    receipt = forget(api, fact["id"], scope="everywhere", reason=f"asked: {iban}")
+    assert places_with(code) == []
+    assert receipt["forgotten"] == 2
+    assert receipt["counts"]["agent_events"] >= 5
+    assert receipt["counts"]["working_memory"] == 1
+    assert {kept["place"] for kept in receipt["kept"]} == {"agent_events"}
+    assert redis.get(f"agentstate:wm:{session}:other") == b"nothing of it"
+    assert texts(facts(api)) == ["Likes tea"]
+    events = api.get(f"/api/v1/sessions/{session}/events").json["items"]
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert api.get(state).json["state"]["step"] == 2
+    check_replay(project, session)
+
+
+def test_lm_10_a_store_that_fails_is_named(api, project, monkeypatch):
+    from memory_app.forgetting import elsewhere
+
+    fact = remember(api, "IBAN is XX00 TEST 1234")
+
+    def away(*args):
+        raise elsewhere.RedisAway("TimeoutError")
+
+    monkeypatch.setattr(elsewhere, "forget_in_redis", away)
+    receipt = forget(api, fact["id"], scope="everywhere")
+    named = {kept["place"]: kept["why"] for kept in receipt["kept"]}
+    assert "TimeoutError" in named["working_memory"]
+    assert receipt["forgotten"] == 1
+
+
+def test_a_subject_is_forgotten_from_every_place(api, project, redis):
+    word = sentinel()
+    subject = f"{word}@example.com"
+    session = open_session(
+        api,
+        subject=subject,
+        key=f"key-{word}",
+        title=word,
+        labels={"about": word},
+        metadata={"deep": [{word: word}]},
+        state={word: word},
+    )
+    append(
+        api,
+        session,
+        ("message.user", {"content": f"I am {word}", "extra": {word: 1}}),
+        ("message.assistant", {"content": [{"type": "text", "text": word}]}),
+        ("tool.call", {"tool_call_id": "c1", "name": "look", "arguments": {"q": word}}),
+        ("tool.result", {"tool_call_id": "c1", "content": {"found": word}}),
+        ("reasoning", {"content": word}),
+        ("client.thing", {word: [word]}),
+    )
+    patch = api.request(
+        "PATCH",
+        f"/api/v1/sessions/{session}",
+        json={"title": f"{word} again", "labels": {"x": word}},
+    )
+    assert patch.status_code == 200, patch
+    for version in range(1, 6):
+        put = api.put(
+            f"/api/v1/sessions/{session}/state",
+            {"state": {word: version}, "expected_version": version},
+        )
+        assert put.status_code == 200, put
+    fork = api.post(f"/api/v1/sessions/{session}/fork", {"at_seq": 4}).json["id"]
+    say(api, fork, f"In the fork: {word}")
+    redis.set(f"agentstate:wm:{session}:x", word)
+    fact = remember(
+        api,
+        f"Is {word}",
+        subject=subject,
+        source={"session": session, "seqs": [1]},
+        metadata={"m": word},
+        note=word,
+        headers={"Idempotency-Key": word},
+    )
+    corrected = api.patch(
+        f"/api/v1/memory/{fact['id']}",
+        {"fact": f"Was {word}", "expected_version": 1, "reason": f"because {word}"},
+    )
+    assert corrected.status_code == 200, corrected
+    remember(api, "Somebody else", subject="u-2")
+    before = places_with(word)
+    assert "agent_events.payload" in before and "access_audit.after" in before
+
+    path = f"/api/v1/subjects/{subject}/forget"
+    dry = api.post(path, {"dry_run": True}).json
+    assert dry["receipt"] is None and dry["forgotten"] == 1
+    assert set(places_with(word)) == set(before)
+    done = api.post(path, {"reason": f"{subject} asked for it"}).json
+    assert done["counts"] == dry["counts"] | {"working_memory": 1}
+    assert places_with(word) == []
+    check_replay(project, session, fork)
+
+    replay = api.get(f"/api/v1/sessions/{session}/replay", params={"at_seq": 6})
+    assert replay.status_code == 200, replay
+    assert replay.json["conversation"][0]["payload"]["content"] == "[forgotten]"
+    say(api, fork, "the log goes on")
+    close(api, session)
+    check_replay(project, session, fork)
+    assert recall(api, subject=subject) == []
+    assert texts(facts(api, subject="u-2")) == ["Somebody else"]
+    receipts = api.get("/api/v1/memory/receipts").json["items"]
+    assert receipts[0]["receipt"] == done["receipt"]
+    again = api.post(path, {}).json
+    assert again["forgotten"] == 0
+
+
+def test_a_retry_of_the_forgotten_call_does_not_bring_it_back(api):
+    headers = {"Idempotency-Key": "once"}
+    fact = remember(api, "Likes trains", headers=headers)
+    forget(api, fact["id"])
+    again = remember(api, "Likes trains", headers=headers)
+    assert again == {"status": "forgotten"}
+    assert facts(api) == []
+
+
+@pytest.mark.parametrize("how", ["forgotten", "rejected"])
+def test_promotion_does_not_bring_back(api, project, how):
+    from memory_app.errors import SubjectForgotten
+    from memory_app.policy import Policy
+
+    source = {"session": "s-1", "seqs": [3]}
+    fact = remember(api, "Has a cat named Tom", source=source)
+    if how == "forgotten":
+        forget(api, fact["id"])
+    else:
+        path = f"/api/v1/memory/{fact['id']}/reject"
+        assert api.post(path, {"expected_version": 1}).status_code == 200
+    for text in ("has a cat named Tom.", "A cat named Tom has"):
+        new = NewFact("u-100", text, session="s-2", seqs=(9,))
+        with pytest.raises(SubjectForgotten):
+            promote_fact(project.id, new, actor="system", policy=Policy())
+    # Reworded, but from the very event.
+    new = NewFact("u-100", "Tom is the cat", session="s-1", seqs=(3,))
+    with pytest.raises(SubjectForgotten):
+        promote_fact(project.id, new, actor="system", policy=Policy())
+
+
+def test_the_log_is_changed_by_the_redact_function_alone(api, project):
+    session = open_session(api)
+    say(api, session, "hello")
+    with (
+        pytest.raises(Exception, match="append-only"),
+        transaction.atomic(),
+        connection.cursor() as cursor,
+    ):
+        cursor.execute(
+            "UPDATE agent_events SET payload = '{}' WHERE session_id = %s", [session]
+        )
