@@ -29,6 +29,7 @@ from sessions_app.errors import (
     SessionLocked,
     SessionNotFound,
 )
+from sessions_app.log import iso, segments_of
 from sessions_app.models import Session
 
 
@@ -233,8 +234,6 @@ def _write_as_stored(
 def _stored_event(
     project_id: UUID, session_id: UUID, event_id: UUID
 ) -> tuple[str, str] | None:
-    from sessions_app.log import segments_of
-
     session = Session.objects.get(project_id=project_id, id=session_id)
     for segment in segments_of(session):
         found = (
@@ -259,7 +258,8 @@ def refusal(
         case "session_closed":
             return SessionClosed(session_status=(info or {}).get("status", "closed"))
         case "session_locked":
-            return SessionLocked(lock_until=(info or {}).get("lock_until"))
+            until = datetime.fromisoformat(info["lock_until"])
+            return SessionLocked(lock_until=iso(until))
         case "lock_lost":
             return LockLost()
         case "seq_conflict":

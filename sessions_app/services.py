@@ -54,6 +54,7 @@ __all__ = [
 ]
 
 LOCK_MAX_SECONDS = 3600
+CREATE_ATTEMPTS = 5
 # What `update_session` may change; all of it is text or JSON in session.updated.
 UPDATABLE = ("title", "agent", "labels", "metadata", "expires_at")
 
@@ -85,17 +86,18 @@ def create_session(
     those of them that say whose it is (subject, agent), or SessionKeyTaken is raised.
     `state`, if given, becomes version 1.
     """
-    if found := _find_by_key(project_id, fields, named):
-        return found, False
-    try:
-        with transaction.atomic():
-            return _insert_session(project_id, fields, state, actor), True
-    except IntegrityError:
-        # Another call has created it in this very moment.
-        found = _find_by_key(project_id, fields, named)
-        if found is None:
-            raise
-        return found, False
+    for attempt in range(CREATE_ATTEMPTS):
+        if found := _find_by_key(project_id, fields, named):
+            return found, False
+        try:
+            with transaction.atomic():
+                return _insert_session(project_id, fields, state, actor), True
+        except IntegrityError:
+            # Another call has created it in this very moment; or a third has already
+            # erased it again, and the key is free.
+            if fields.key is None or attempt == CREATE_ATTEMPTS - 1:
+                raise
+    raise AssertionError("unreachable")
 
 
 def _find_by_key(

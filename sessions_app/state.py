@@ -131,18 +131,18 @@ def _store(
     ]
     with connection.cursor() as cursor:
         cursor.execute(WRITE, arguments)
-        outcome, version = cursor.fetchone()
+        outcome, version, info = cursor.fetchone()
     if outcome == "version_conflict":
         now = _read(session.project_id, session.pk, subject)
         raise _conflict(now, session.version)
     if outcome != "written":
-        raise refusal(outcome, None, None, None)
+        raise refusal(outcome, None, info, None)
     found: int = version
     return found
 
 
 WRITE = """
-SELECT outcome, version FROM agentstate_write_state(
+SELECT outcome, version, info FROM agentstate_write_state(
     %s::uuid, %s::uuid, %s::bigint, %s, %s, %s::uuid, %s::uuid, %s::uuid, %s, %s,
     %s::uuid, %s)
 """

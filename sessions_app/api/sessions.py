@@ -48,6 +48,13 @@ class NewSessionView(SessionCallView):
         assert response.data is not None
         return UUID(response.data["id"])
 
+    def check_may_create(self) -> None:
+        """Raise MissingScope for a key that could not even see what it made."""
+        if self.caller.session_id is not None:
+            raise MissingScope(
+                SESSIONS_WRITE, "This key is bound to one session and makes no other."
+            )
+
 
 class SessionListView(NewSessionView):
     @documented(
@@ -84,10 +91,7 @@ class SessionListView(NewSessionView):
     )
     def post(self, request: ApiRequest) -> Response:
         body = read_as(CreateSessionIn, request)
-        if self.caller.session_id is not None:
-            raise MissingScope(
-                SESSIONS_WRITE, "This key is bound to one session and makes no other."
-            )
+        self.check_may_create()
         if self.caller.subject is not None:
             body.setdefault("subject", self.caller.subject)
             if body["subject"] != self.caller.subject:
@@ -231,6 +235,7 @@ class ForkView(NewSessionView):
     )
     def post(self, request: ApiRequest, session_id: UUID) -> Response:
         body = read_as(ForkIn, request)
+        self.check_may_create()
         fork = services.fork_session(
             self.caller.project_id,
             session_id,

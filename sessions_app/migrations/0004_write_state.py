@@ -21,7 +21,8 @@ CREATE FUNCTION agentstate_write_state(
     p_subject text,
     OUT outcome text,
     OUT version bigint,
-    OUT seq bigint
+    OUT seq bigint,
+    OUT info json
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -53,6 +54,7 @@ BEGIN
         NULL, NULL, NULL, NULL, NULL);
     IF v_append.outcome <> 'appended' THEN
         outcome := v_append.outcome;
+        info := v_append.info;
         RETURN;
     END IF;
     seq := v_append.last_seq;
