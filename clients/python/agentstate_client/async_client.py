@@ -17,7 +17,17 @@ from agentstate_client.binding import (
     awaitable,
 )
 from agentstate_client.call import Call, Flow, page_after
-from agentstate_client.calls import events, feed, keys, sessions, state
+from agentstate_client.calls import (
+    effects,
+    events,
+    feed,
+    keys,
+    runs,
+    sessions,
+    state,
+    steps,
+    working_memory,
+)
 from agentstate_client.connection import Connection
 from agentstate_client.errors import AgentStateError
 from agentstate_client.exchange import Exchange
@@ -63,6 +73,56 @@ class AsyncFeed(AsyncResource):
     stream = async_stream(feed.stream)
 
 
+class AsyncRuns(AsyncResource):
+    create = awaitable(runs.create)
+    get = awaitable(runs.get)
+    list = awaitable(runs.list_page)
+    iterate = async_pages(runs.list_page)
+    steps = async_pages(runs.list_steps)
+    append_steps = awaitable(runs.append_steps)
+    replace_steps = awaitable(runs.replace_steps)
+    cancel = awaitable(runs.cancel)
+    pause = awaitable(runs.pause)
+    resume = awaitable(runs.resume)
+    retry = awaitable(runs.retry)
+    again = awaitable(runs.again)
+    signal = awaitable(runs.signal)
+    why = awaitable(runs.why)
+
+
+class AsyncSteps(AsyncResource):
+    claim = awaitable(steps.claim)
+    heartbeat = awaitable(steps.heartbeat)
+    complete = awaitable(steps.complete)
+    fail = awaitable(steps.fail)
+    release = awaitable(steps.release)
+    get = awaitable(steps.get)
+    approve = awaitable(steps.approve)
+    reject = awaitable(steps.reject)
+    skip = awaitable(steps.skip)
+    cancel = awaitable(steps.cancel)
+    retry = awaitable(steps.retry)
+    resolve = awaitable(steps.resolve)
+    inbox = awaitable(steps.inbox)
+
+
+class AsyncEffects(AsyncResource):
+    begin = awaitable(effects.begin)
+    complete = awaitable(effects.complete)
+    get = awaitable(effects.get)
+
+
+class AsyncWorkingMemoryCalls(AsyncResource):
+    get = awaitable(working_memory.get)
+    list = awaitable(working_memory.list_page)
+    iterate = async_pages(working_memory.list_page)
+    put = awaitable(working_memory.put)
+    increment = awaitable(working_memory.increment)
+    append = awaitable(working_memory.append)
+    touch = awaitable(working_memory.touch)
+    delete = awaitable(working_memory.delete)
+
+
 class AsyncClient:
     """A connection to one AgentState server with one API key, for asyncio.
 
@@ -89,14 +149,21 @@ class AsyncClient:
         self.events = AsyncEvents(self)
         self.state = AsyncState(self)
         self.feed = AsyncFeed(self)
+        self.runs = AsyncRuns(self)
+        self.steps = AsyncSteps(self)
+        self.effects = AsyncEffects(self)
+        self.working_memory = AsyncWorkingMemoryCalls(self)
 
     async def whoami(self) -> Caller:
         """Return what the server knows about the key in use."""
         return await self.send(keys.whoami())
 
-    async def send(self, call: Call[T]) -> T:
-        """Send one call, again if need be, and return what its answer means."""
-        exchange = Exchange(call, self.connection)
+    async def send(self, call: Call[T], *, deadline: float | None = None) -> T:
+        """Send one call, again if need be, and return what its answer means.
+
+        With `deadline` in at most so many seconds, if that is less than the client's.
+        """
+        exchange = Exchange(call, self.connection.within(deadline))
         while True:
             try:
                 response = await self._http.request(**exchange.options())

@@ -99,6 +99,17 @@ def writing(
     )
 
 
+def posting(path: str, read: Callable[[Any], T], body: Any) -> Call[T]:
+    """A POST that needs no idempotency key: what it says is fenced in itself."""
+    return Call(
+        "POST",
+        path,
+        json_reader(read),
+        headers={"Content-Type": "application/json"},
+        content=codec.encode(body),
+    )
+
+
 def listing(path: str, read: Callable[[Any], T], params: Params) -> Call[Page[T]]:
     """A GET of one page."""
 

@@ -17,7 +17,17 @@ from agentstate_client.binding import (
     blocking_stream,
 )
 from agentstate_client.call import Call, Flow, page_after
-from agentstate_client.calls import events, feed, keys, sessions, state
+from agentstate_client.calls import (
+    effects,
+    events,
+    feed,
+    keys,
+    runs,
+    sessions,
+    state,
+    steps,
+    working_memory,
+)
 from agentstate_client.connection import Connection
 from agentstate_client.errors import AgentStateError
 from agentstate_client.exchange import Exchange
@@ -63,6 +73,56 @@ class Feed(Resource):
     stream = blocking_stream(feed.stream)
 
 
+class Runs(Resource):
+    create = blocking(runs.create)
+    get = blocking(runs.get)
+    list = blocking(runs.list_page)
+    iterate = blocking_pages(runs.list_page)
+    steps = blocking_pages(runs.list_steps)
+    append_steps = blocking(runs.append_steps)
+    replace_steps = blocking(runs.replace_steps)
+    cancel = blocking(runs.cancel)
+    pause = blocking(runs.pause)
+    resume = blocking(runs.resume)
+    retry = blocking(runs.retry)
+    again = blocking(runs.again)
+    signal = blocking(runs.signal)
+    why = blocking(runs.why)
+
+
+class Steps(Resource):
+    claim = blocking(steps.claim)
+    heartbeat = blocking(steps.heartbeat)
+    complete = blocking(steps.complete)
+    fail = blocking(steps.fail)
+    release = blocking(steps.release)
+    get = blocking(steps.get)
+    approve = blocking(steps.approve)
+    reject = blocking(steps.reject)
+    skip = blocking(steps.skip)
+    cancel = blocking(steps.cancel)
+    retry = blocking(steps.retry)
+    resolve = blocking(steps.resolve)
+    inbox = blocking(steps.inbox)
+
+
+class Effects(Resource):
+    begin = blocking(effects.begin)
+    complete = blocking(effects.complete)
+    get = blocking(effects.get)
+
+
+class WorkingMemoryCalls(Resource):
+    get = blocking(working_memory.get)
+    list = blocking(working_memory.list_page)
+    iterate = blocking_pages(working_memory.list_page)
+    put = blocking(working_memory.put)
+    increment = blocking(working_memory.increment)
+    append = blocking(working_memory.append)
+    touch = blocking(working_memory.touch)
+    delete = blocking(working_memory.delete)
+
+
 class Client:
     """A connection to one AgentState server with one API key.
 
@@ -89,14 +149,21 @@ class Client:
         self.events = Events(self)
         self.state = State(self)
         self.feed = Feed(self)
+        self.runs = Runs(self)
+        self.steps = Steps(self)
+        self.effects = Effects(self)
+        self.working_memory = WorkingMemoryCalls(self)
 
     def whoami(self) -> Caller:
         """Return what the server knows about the key in use."""
         return self.send(keys.whoami())
 
-    def send(self, call: Call[T]) -> T:
-        """Send one call, again if need be, and return what its answer means."""
-        exchange = Exchange(call, self.connection)
+    def send(self, call: Call[T], *, deadline: float | None = None) -> T:
+        """Send one call, again if need be, and return what its answer means.
+
+        With `deadline` in at most so many seconds, if that is less than the client's.
+        """
+        exchange = Exchange(call, self.connection.within(deadline))
         while True:
             try:
                 response = self._http.request(**exchange.options())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentstate_client.retry import Attempts, RetryPolicy
@@ -48,6 +48,13 @@ class Connection:
                 f"python/{platform.python_version()}",
             },
         }
+
+    def within(self, deadline: float | None) -> Connection:
+        """Return the same connection for calls that take at most `deadline` seconds."""
+        if deadline is None:
+            return self
+        policy = replace(self.policy, deadline=min(deadline, self.policy.deadline))
+        return replace(self, policy=policy)
 
     def attempts(self) -> Attempts:
         return Attempts(self.policy)

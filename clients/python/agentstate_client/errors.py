@@ -124,6 +124,42 @@ class SessionKeyTaken(Conflict):
     """A session with this key exists and belongs to another subject or agent."""
 
 
+class EntryExists(Conflict):
+    """Working memory holds this key already."""
+
+
+class EntryExpired(NotFound):
+    """This key of working memory has expired."""
+
+
+class RunActive(Conflict):
+    """Another run of the session has not ended, and it takes one at a time."""
+
+
+class RunKeyTaken(Conflict):
+    """The session has a run of this key, made with another plan."""
+
+
+class PlanConflict(Conflict):
+    """The plan has changed since the version that you have."""
+
+
+class LeaseLost(Conflict):
+    """Another has the step, or it is over: drop it and carry on."""
+
+
+class AlreadyFinished(Conflict):
+    """The step has another result already: drop yours and carry on."""
+
+
+class StepCancelled(Conflict):
+    """The step was cancelled: drop it and carry on."""
+
+
+class EffectInDoubt(Conflict):
+    """The effect was begun before, and nobody has said whether it happened."""
+
+
 class RateLimited(AgentStateError):
     """Too many calls with this key."""
 
@@ -147,6 +183,14 @@ BY_CODE: dict[str, type[AgentStateError]] = {
     "patch_failed": PatchFailed,
     "event_id_reused": EventIdReused,
     "session_key_taken": SessionKeyTaken,
+    "entry_exists": EntryExists,
+    "entry_expired": EntryExpired,
+    "run_active": RunActive,
+    "run_key_taken": RunKeyTaken,
+    "plan_conflict": PlanConflict,
+    "lease_lost": LeaseLost,
+    "already_finished": AlreadyFinished,
+    "cancelled": StepCancelled,
 }
 BY_STATUS: dict[int, type[AgentStateError]] = {
     400: ValidationError,

@@ -186,6 +186,156 @@ class Caller(Record):
     rate_limit_per_minute: int | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class MemoryEntry(Record):
+    """A key of working memory. One that has `expired` has no value any more.
+
+    `length` counts a list's items; an append tells it without the value.
+    """
+
+    key: str
+    expired: bool = False
+    value: Any = None
+    version: int = 0
+    policy: str = "fixed"
+    ttl_s: int | None = None
+    seconds_left: float | None = None
+    expires_at: datetime | None = _time()
+    length: int | None = None
+    expired_at: datetime | None = _time()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step(Record):
+    """A step of a run's plan, and how it goes with it."""
+
+    id: str
+    run: str = ""
+    session: str = ""
+    index: int = 0
+    name: str = ""
+    kind: str = ""
+    tool: str = ""
+    args: Any = None
+    depends_on: list[int] = field(default_factory=list)
+    effect: str = "idempotent"
+    state: str = "pending"
+    wait: dict[str, Any] | None = None
+    attempt: int = 0
+    failures: int = 0
+    lost: int = 0
+    previous: str | None = None
+    worker: str = ""
+    idempotency_key: str = ""
+    result: Any = None
+    error: Any = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ENDED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Record):
+    """A run; in lists without its `steps`."""
+
+    id: str
+    session: str = ""
+    key: str | None = None
+    agent: str = ""
+    state: str = "queued"
+    reason: str = ""
+    error: Any = None
+    labels: dict[str, str] = field(default_factory=dict)
+    input: Any = None
+    plan_version: int = 1
+    step_count: int = 0
+    steps_by_state: dict[str, int] = field(default_factory=dict)
+    parent_run: str | None = None
+    created_at: datetime | None = _time()
+    started_at: datetime | None = _time()
+    ended_at: datetime | None = _time()
+    steps: list[Step] = field(
+        default_factory=list,
+        metadata={"read": lambda items: [Step.from_json(item) for item in items]},
+    )
+    steps_next: str | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in RUN_ENDED
+
+
+ENDED = frozenset({"done", "failed", "skipped", "cancelled"})
+RUN_ENDED = frozenset({"succeeded", "failed", "cancelled"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimedStep(Record):
+    """A step that is yours while the lease lasts.
+
+    `idempotency_key` is the same for every attempt; `previous` is `unknown` if an
+    attempt before ended without a word.
+    """
+
+    step: str
+    lease_token: int
+    run: str = ""
+    session: str = ""
+    index: int = 0
+    name: str = ""
+    agent: str = ""
+    tool: str = ""
+    args: Any = None
+    effect: str = "idempotent"
+    attempt: int = 1
+    failures: int = 0
+    lost: int = 0
+    lease_s: float = 30.0
+    lease_until: datetime | None = _time()
+    timeout_at: datetime | None = _time()
+    idempotency_key: str = ""
+    previous: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemAnswer(Record):
+    """The answer to one item of a heartbeat or report; `code` says why not."""
+
+    step: str | None = None
+    ok: bool = False
+    status: int = 200
+    code: str | None = None
+    detail: str = ""
+    state: str | None = None
+    run: str | None = None
+    run_state: str | None = None
+    lease_until: datetime | None = _time()
+    stop: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class InboxItem(Record):
+    kind: str
+    step: Step = _read(lambda item: Step.from_json(item))
+    since: datetime | None = _time()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect(Record):
+    """An effect of the ledger; `token` is there if it is yours to carry out."""
+
+    key: str
+    outcome: str
+    token: int | None = None
+    run: str | None = None
+    step: str | None = None
+    request: Any = None
+    result: Any = None
+    begun_at: datetime | None = _time()
+    done_at: datetime | None = _time()
+
+
 @dataclass(frozen=True)
 class LoadedSession:
     """A session and all its events up to `session.last_seq`, as of one moment."""
