@@ -176,3 +176,12 @@ def joined(names: Iterable[str] | None) -> str | None:
 def filled(**members: Any) -> dict[str, Any]:
     """Return the members that are not None."""
     return {name: value for name, value in members.items() if value is not None}
+
+
+def is_id(text: str) -> bool:
+    """Whether a name is an id of the server's, not a key of the client's own."""
+    try:
+        uuid.UUID(text)
+    except ValueError:
+        return False
+    return True

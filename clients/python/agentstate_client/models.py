@@ -299,6 +299,22 @@ class ClaimedStep(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClaimedSteps(Record):
+    """What a claim brought. Ask again after `retry_after_s`: the server is busy."""
+
+    steps: list[ClaimedStep] = _read(
+        lambda items: [ClaimedStep.from_json(item) for item in items]
+    )
+    retry_after_s: float = 0.0
+
+    def __iter__(self) -> Iterator[ClaimedStep]:
+        return iter(self.steps)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ItemAnswer(Record):
     """The answer to one item of a heartbeat or report; `code` says why not."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from agentstate_client.async_client import AsyncClient
-from agentstate_client.call import Call, Flow, ask, page_after
+from agentstate_client.call import Call, Flow, ask, is_id, page_after
 from agentstate_client.calls import events, sessions
 from agentstate_client.client import Client
 from agentstate_client.errors import NotFound
@@ -142,7 +141,7 @@ class _Flows:
 
     def _in_session(self, name: str, use: Callable[[str], Flow[T]]) -> Flow[T]:
         """Run `use` with the id of the session that has this id or key."""
-        known = self._ids.get(name) or (name if _is_uuid(name) else None)
+        known = self._ids.get(name) or (name if is_id(name) else None)
         missing: NotFound | None = None
         if known is not None:
             try:
@@ -178,11 +177,3 @@ def _load(session_id: str) -> Flow[LoadedSession]:
         found += page.items
         following = page_after(following, page)
     return LoadedSession(session, found)
-
-
-def _is_uuid(text: str) -> bool:
-    try:
-        uuid.UUID(text)
-    except ValueError:
-        return False
-    return True

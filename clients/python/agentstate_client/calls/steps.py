@@ -21,7 +21,7 @@ from agentstate_client.call import (
     writing,
 )
 from agentstate_client.models import (
-    ClaimedStep,
+    ClaimedSteps,
     InboxItem,
     ItemAnswer,
     Page,
@@ -38,34 +38,23 @@ def claim(
     tools: Sequence[str] | None = None,
     agents: Sequence[str] | None = None,
     run: str | None = None,
-) -> Call[list[ClaimedStep]]:
+) -> Call[ClaimedSteps]:
     """Claim the oldest steps that can be worked on; wait up to `wait_s` for one.
 
     If the answer is lost, so is the claim: the steps come back when the leases end.
     """
-    body = claim_body(
-        worker,
-        max=max,
-        lease_s=lease_s,
-        wait_s=wait_s,
-        tools=tools,
-        agents=agents,
-        run=run,
-    )
-    return posting(path_to("steps", "claim"), _read_claimed, body)
-
-
-def claim_body(worker: str, **wanted: Any) -> dict[str, Any]:
-    listed = {"tools", "agents"}
-    return {
+    body = {
         "worker": worker,
+        "max": max,
+        "lease_s": lease_s,
+        "wait_s": wait_s,
         **filled(
-            **{
-                name: list(value) if name in listed and value is not None else value
-                for name, value in wanted.items()
-            }
+            tools=None if tools is None else list(tools),
+            agents=None if agents is None else list(agents),
+            run=run,
         ),
     }
+    return posting(path_to("steps", "claim"), _read_claimed, body)
 
 
 def heartbeat(
@@ -89,7 +78,7 @@ def complete(
 def fail(
     items: Sequence[Mapping[str, Any]], *, worker: str | None = None
 ) -> Call[list[ItemAnswer]]:
-    """Report failures: items are `{"step", "lease_token", "error", "retryable"?, …}`."""
+    """Report failures: items are `{"step", "lease_token", "error", …}`."""
     return _items("fail", items, worker)
 
 
@@ -156,7 +145,7 @@ def resolve(
     reason: str | None = None,
     idempotency_key: str | None = None,
 ) -> Call[Step]:
-    """Settle a step in doubt: it is `done` (with `result`), `not_done`, or `give_up`."""
+    """Settle a step in doubt: `done` (with `result`), `not_done`, or `give_up`."""
     body: dict[str, Any] = {"outcome": outcome, **filled(reason=reason)}
     if result is not UNSET:
         body["result"] = result
@@ -190,8 +179,8 @@ def _read_items(body: Mapping[str, Any]) -> list[ItemAnswer]:
     return [ItemAnswer.from_json(item) for item in body["items"]]
 
 
-def _read_claimed(body: Mapping[str, Any]) -> list[ClaimedStep]:
-    return [ClaimedStep.from_json(step) for step in body["steps"]]
+def _read_claimed(body: Mapping[str, Any]) -> ClaimedSteps:
+    return ClaimedSteps.from_json(body)
 
 
 def _decide(
