@@ -121,6 +121,16 @@ def update_project(
 
 
 @transaction.atomic
+def change_settings(
+    project_id: UUID, changes: dict[str, Any], *, actor: str, reason: str
+) -> Project:
+    """Change single settings of a project and leave the others as they are."""
+    project = Project.objects.select_for_update().get(pk=project_id)
+    wanted = project.settings | changes
+    return update_project(project_id, settings=wanted, actor=actor, reason=reason)
+
+
+@transaction.atomic
 def create_key(
     project: Project,
     *,
@@ -132,6 +142,7 @@ def create_key(
     expires_in: timedelta | None = None,
     rate_limit_per_minute: int | None = None,
     actor: str = SYSTEM,
+    reason: str = "",
     secret: str | None = None,
 ) -> NewKey:
     """Make a key of `project` and return it with its text: the one time it is shown.
@@ -158,7 +169,12 @@ def create_key(
     )
     key.refresh_from_db(fields=["expires_at", "created_at"])
     record_audit(
-        project.id, actor, "key.created", f"key:{key.id}", after=_key_facts(key)
+        project.id,
+        actor,
+        "key.created",
+        f"key:{key.id}",
+        after=_key_facts(key),
+        reason=reason,
     )
     return NewKey(key, str(text))
 

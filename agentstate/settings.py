@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import dj_database_url
+from django.utils.csp import CSP
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -87,6 +88,9 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
+    "django.middleware.csp.ContentSecurityPolicyMiddleware",
+    "agentstate.middleware.PagePolicyMiddleware",
+    "agentstate.middleware.ReaderZoneMiddleware",
 ]
 
 ROOT_URLCONF = "agentstate.urls"
@@ -103,6 +107,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "agentstate.navigation.frame",
             ],
         },
     },
@@ -218,7 +223,7 @@ AUTH_PASSWORD_VALIDATORS = [
         "NumericPasswordValidator",
     )
 ]
-LOGIN_URL = "/admin/login/"
+LOGIN_URL = "/sign-in/"
 LOGIN_REDIRECT_URL = "/"
 
 # --- Time, language, files
@@ -233,6 +238,18 @@ STATIC_ROOT = DATA_DIR / "static"
 # --- Security
 SECURE_CONTENT_TYPE_NOSNIFF = True
 X_FRAME_OPTIONS = "DENY"
+# No inline script or style, nothing from elsewhere; the admin's is in middleware.py.
+SECURE_CSP = {
+    "default-src": [CSP.NONE],
+    "script-src": [CSP.SELF],
+    "style-src": [CSP.SELF],
+    "img-src": [CSP.SELF, "data:"],
+    "font-src": [CSP.SELF],
+    "connect-src": [CSP.SELF],
+    "form-action": [CSP.SELF],
+    "base-uri": [CSP.NONE],
+    "frame-ancestors": [CSP.NONE],
+}
 SECURE_REFERRER_POLICY = "same-origin"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"

@@ -4,8 +4,10 @@ from typing import Any
 
 from django.contrib import admin
 from django.urls import include, path
+from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
+from access_app import views as access
 from agentstate import views
 from agentstate.api import errors
 
@@ -13,10 +15,19 @@ from agentstate.api import errors
 OPEN: dict[str, Any] = {"authentication_classes": [], "permission_classes": []}
 
 urlpatterns = [
-    path("", views.home, name="home"),
+    path("", access.home, name="home"),
+    path("sign-in/", access.sign_in, name="sign-in"),
+    path("sign-out/", access.sign_out, name="sign-out"),
+    path("p/<slug:slug>/", views.overview, name="overview"),
+    path("p/<slug:slug>/", include("access_app.urls")),
+    path("p/<slug:slug>/", include("sessions_app.urls")),
     path("healthz", views.healthz),
     path("readyz", views.readyz),
     path("metrics", views.metrics),
+    # One way in, which counts tries; the admin's own form would not.
+    path(
+        "admin/login/", RedirectView.as_view(pattern_name="sign-in", query_string=True)
+    ),
     path("admin/", admin.site.urls),
     path("api/v1/schema", SpectacularAPIView.as_view(**OPEN), name="schema"),
     path("api/v1/docs", SpectacularSwaggerView.as_view(**OPEN), name="docs"),

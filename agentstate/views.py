@@ -1,16 +1,21 @@
-"""Pages that stand above the apps: the home page, health and metrics."""
+"""Pages that stand above the apps: a project's overview, health and metrics."""
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
+from access_app.pages import PageRequest, project_page
+from access_app.roles import Right
 from agentstate import health
 from agentstate.metrics import exposition
+from agentstate.overview import overview_of
 
 
-@require_GET
-def home(request: HttpRequest) -> HttpResponse:
-    return render(request, "agentstate/home.html")
+@project_page(Right.SEE_SESSIONS)
+def overview(request: PageRequest) -> HttpResponse:
+    template = "_overview.html" if request.htmx else "overview.html"
+    shown = {"overview": overview_of(request.visit)}
+    return render(request, f"agentstate/{template}", shown)
 
 
 @require_GET

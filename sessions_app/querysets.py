@@ -53,6 +53,16 @@ class SessionQuerySet(models.QuerySet["Session"]):
         """
         return self.filter(active_at__gte=at - timedelta(minutes=1), updated_at__gte=at)
 
+    def active_between(self, begin: datetime, end: datetime) -> Self:
+        """Sessions last changed from `begin` to before `end`; by the same index."""
+        floor = begin - timedelta(minutes=1)
+        return self.filter(
+            active_at__gte=floor,
+            active_at__lt=end,
+            updated_at__gte=begin,
+            updated_at__lt=end,
+        )
+
     def with_labels(self, labels: dict[str, str]) -> Self:
         return self.filter(labels__contains=labels) if labels else self
 

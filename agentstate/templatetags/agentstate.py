@@ -1,0 +1,58 @@
+"""Filters and tags that pages of several apps use."""
+
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from django import template
+from django.template import Context
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from agentstate import json_html
+
+register = template.Library()
+
+register.filter("json_tree", json_html.json_tree)
+register.filter("visible", json_html.visible)
+
+
+@register.filter
+def when(at: datetime | None) -> SafeString | str:
+    """A time: relative once the page's script has seen it, exact on hover.
+
+    Without script it reads as the exact time, with its offset, in the reader's zone if
+    a cookie names it, else in UTC.
+    """
+    if at is None:
+        return "–"
+    return format_html(
+        '<time datetime="{}" data-when>{}</time>', _instant(at), exact(at)
+    )
+
+
+@register.filter
+def exact(at: datetime) -> str:
+    local = timezone.localtime(at)
+    offset = local.strftime("%:z")
+    zone = "UTC" if offset == "+00:00" else offset
+    return f"{local:%Y-%m-%d %H:%M:%S} {zone}"
+
+
+def _instant(at: datetime) -> str:
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@register.filter
+def get(mapping: dict[str, Any], key: str) -> Any:
+    return mapping.get(key)
+
+
+@register.simple_tag(takes_context=True)
+def query(context: Context, **changes: Any) -> str:
+    """The page's own query with some values changed; None or "" takes one out."""
+    values = context["request"].GET.dict()
+    values.update(changes)
+    kept = {name: value for name, value in values.items() if value not in (None, "")}
+    return f"?{urlencode(kept)}"
