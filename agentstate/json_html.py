@@ -27,23 +27,30 @@ class _Tree:
     def __init__(self) -> None:
         self.nodes = 0
 
-    def node(self, value: Any, depth: int) -> SafeString:
+    def node(self, value: Any, depth: int, name: str | SafeString = "") -> SafeString:
+        """`name` stands before the value, and so in what opens and folds it."""
         self.nodes += 1
         if isinstance(value, dict) and value:
-            return self._container(value, "{", "}", depth)
+            return self._container(value, name, "{", "}", depth)
         if isinstance(value, list) and value:
-            return self._container(value, "[", "]", depth)
-        return leaf(value)
+            return self._container(value, name, "[", "]", depth)
+        return format_html("{}{}", name, leaf(value))
 
     def _container(
-        self, value: dict[str, Any] | list[Any], begin: str, end: str, depth: int
+        self,
+        value: dict[str, Any] | list[Any],
+        name: str | SafeString,
+        begin: str,
+        end: str,
+        depth: int,
     ) -> SafeString:
         is_open = len(value) <= OPEN_ITEMS and depth < OPEN_DEPTH
-        items = format_html_join("", "<li>{}{}</li>", self._items(value, depth))
+        items = format_html_join("", "<li>{}</li>", self._items(value, depth))
         return format_html(
-            '<details class="json"{}><summary>{}<span class="json-count">{}</span>{}'
+            '<details class="json"{}><summary>{}{}<span class="json-count">{}</span>{}'
             "</summary><ul>{}</ul></details>",
             mark_safe(" open") if is_open else "",
+            name,
             begin,
             _count(value),
             end,
@@ -52,16 +59,15 @@ class _Tree:
 
     def _items(
         self, value: dict[str, Any] | list[Any], depth: int
-    ) -> Iterator[tuple[SafeString, SafeString]]:
+    ) -> Iterator[tuple[SafeString]]:
         pairs = value.items() if isinstance(value, dict) else enumerate(value)
         for done, (key, item) in enumerate(pairs):
             if self.nodes >= NODES_MAX:
                 left = f"{len(value) - done} more are not shown here"
-                yield SafeString(""), format_html('<em class="quiet">{}</em>', left)
+                yield (format_html('<em class="quiet">{}</em>', left),)
                 return
-            name = key if isinstance(key, str) else str(key)
-            shown = format_html('<bdi class="json-key">{}</bdi>: ', visible(name))
-            yield shown, self.node(item, depth + 1)
+            shown = format_html('<bdi class="json-key">{}</bdi>: ', visible(str(key)))
+            yield (self.node(item, depth + 1, shown),)
 
 
 def leaf(value: Any) -> SafeString:
