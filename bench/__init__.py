@@ -1,0 +1,1 @@
+"""How fast it is, beside what Postgres itself can do here and now."""

@@ -1,0 +1,121 @@
+"""python -m bench: prints a table and keeps the figures in bench/results/."""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.client import Measured
+from bench.measures import Bench
+from bench.postgres import PgBench
+from bench.stack import running
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+class Report:
+    """Prints each figure as it comes and keeps it for the file."""
+
+    def __init__(self) -> None:
+        self.figures: dict[str, dict[str, float]] = {}
+
+    def section(self, title: str) -> None:
+        print(f"\n{title}", flush=True)
+
+    def note(self, name: str, **figures: float) -> None:
+        self.figures[name] = {key: round(value, 3) for key, value in figures.items()}
+        shown = "  ".join(f"{k} {_shown(v)}" for k, v in figures.items())
+        print(f"  {name:<44} {shown}", flush=True)
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--seconds", type=float, default=4, help="of each measure of throughput"
+    )
+    options = parser.parse_args()
+    report = Report()
+    begun = time.monotonic()
+    print("starting the server", flush=True)
+    with running() as stack:
+        bench = Bench(stack, options.seconds)
+        pgbench = PgBench(stack.database_url, options.seconds)
+        bench.appends(4)  # so that nothing is done for the first time
+        measure_throughput(bench, pgbench, report)
+        measure_flatness(bench, report)
+    print(f"\n{time.monotonic() - begun:.0f} seconds in all")
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / time.strftime("%Y%m%d-%H%M%S.json")
+    path.write_text(json.dumps(report.figures, indent=1) + "\n")
+    print(f"kept in bench/results/{path.name}")
+
+
+def measure_throughput(bench: Bench, pgbench: PgBench, report: Report) -> None:
+    for clients in (1, 16):
+        report.section(f"{clients} connection{'s' * (clients > 1)}, 64 sessions")
+        insert = pgbench.insert(clients)
+        report.note(f"pgbench: insert a row, {clients}", per_second=insert)
+        counter = pgbench.counter(clients)
+        report.note(f"pgbench: locked counter and row, {clients}", per_second=counter)
+        three = pgbench.counter(clients, rows=3)
+        report.note(f"pgbench: locked counter and 3 rows, {clients}", per_second=three)
+        rates: dict[str, tuple[float, dict[str, Any]]] = {
+            "append an event": (counter, {}),
+            "append an event, Idempotency-Key": (counter, {"with_key": True}),
+            "append a turn of 3": (three, {"turns": True}),
+        }
+        for name, (limit, how) in rates.items():
+            found = bench.appends(clients, **how)
+            report.note(
+                f"{name}, {clients}",
+                per_second=found.rate,
+                **quantiles(found),
+                of_pgbench=found.rate / limit,
+            )
+        batches = bench.appends(clients, events=100)
+        report.note(
+            f"append 100 events a call, {clients}",
+            events_per_second=batches.rate * 100,
+            **quantiles(batches),
+        )
+    report.section("16 connections, one session for all")
+    limit = pgbench.counter(16, sessions=1)
+    report.note("pgbench: locked counter and row, one", per_second=limit)
+    found = bench.appends(16, one_session=True)
+    report.note(
+        "append an event, one session",
+        per_second=found.rate,
+        **quantiles(found),
+        of_pgbench=found.rate / limit,
+    )
+
+
+def measure_flatness(bench: Bench, report: Report) -> None:
+    long = bench.long_session()
+    report.section("cost of an append: empty session, session of 100,000 events (ms)")
+    for name, both in bench.flatness(long).items():
+        for which, found in both.items():
+            report.note(f"{name}, into {which}", **quantiles(found))
+    report.section("reading (ms)")
+    short = bench.new_session()
+    bench.append(short, [{"type": "message.user", "payload": {"content": "x"}}] * 1000)
+    for which, session in (("1,000", short), ("100,000", long)):
+        found = bench.reads(f"/sessions/{session}/events?last=50", 300)
+        report.note(f"newest 50 of {which}", **quantiles(found))
+    report.note("load 1,000 events", **quantiles(bench.load_log(long, 1_000, 30)))
+    report.note("load 10,000 events", **quantiles(bench.load_log(long, 10_000, 8)))
+    report.section("live (ms)")
+    report.note("append until streamed", **quantiles(bench.stream_delay(300)))
+
+
+def quantiles(found: Measured) -> dict[str, float]:
+    return {"p50_ms": found.quantile(0.5), "p99_ms": found.quantile(0.99)}
+
+
+if __name__ == "__main__":
+    main()
