@@ -4,3 +4,11 @@ from django.apps import AppConfig
 class RunsConfig(AppConfig):
     name = "runs_app"
     verbose_name = "Runs"
+
+    def ready(self) -> None:
+        from runs_app import event_types
+        from runs_app.projection import run_differences
+        from sessions_app.projection import register_projection
+
+        event_types.register()
+        register_projection("runs", run_differences)

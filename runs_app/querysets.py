@@ -6,10 +6,10 @@ from uuid import UUID
 from django.db import models
 
 if TYPE_CHECKING:
-    from runs_app.models import Run, Step
+    from runs_app.models import Run, Step  # noqa: F401  named in strings
 
-    _RunBase = models.QuerySet[Run]
-    _StepBase = models.QuerySet[Step]
+    _RunBase = models.QuerySet["Run"]
+    _StepBase = models.QuerySet["Step"]
 else:
     _RunBase = models.QuerySet
     _StepBase = models.QuerySet

@@ -16,7 +16,7 @@ ALTER TABLE agent_ready_steps SET (
 -- moves, written back with its events by agentstate_close_run. One row update and one
 -- append a call, however many moves it makes.
 CREATE TYPE agentstate_work AS (
-    project uuid, session uuid, run uuid, actor text, now timestamptz,
+    project uuid, session uuid, run uuid, actor text, now timestamptz, at text,
     last_seq bigint, state text, was text, reason text, error text,
     has_begun boolean, agent text, rank integer, win integer, step_count integer,
     n_pending integer, n_ready integer, n_held integer, n_in_progress integer,
@@ -29,6 +29,11 @@ CREATE TYPE agentstate_work AS (
 """
 
 OPEN = """
+CREATE FUNCTION agentstate_iso(p_at timestamptz) RETURNS text
+LANGUAGE sql STABLE AS $$
+    SELECT to_char(p_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+$$;
+
 -- Lock the run's session, then load the run. All null if there is no such run, or
 -- with p_skip if another holds the session's lock. The lock covers all rows of the
 -- session's runs: nobody changes one without it.
@@ -68,6 +73,7 @@ BEGIN
     END IF;
     w.actor := p_actor;
     w.now := agentstate_now();
+    w.at := agentstate_iso(w.now);
     w.types := '{}';
     w.payloads := '{}';
     w.steps := '{}';
@@ -76,13 +82,14 @@ BEGIN
     RETURN w;
 END $$;
 
--- Add an event to those that the work will append. p_payload is an object's text.
+-- Add an event to those that the work will append. p_payload is the text of an object
+-- with a member or more; when it happened, as the rows have it, is put before them.
 CREATE FUNCTION agentstate_note(
     w agentstate_work, p_type text, p_payload text, p_step uuid
 ) RETURNS agentstate_work LANGUAGE plpgsql AS $$
 BEGIN
     w.types := w.types || p_type;
-    w.payloads := w.payloads || p_payload;
+    w.payloads := w.payloads || ('{"at":"' || w.at || '",' || substr(p_payload, 2));
     w.steps := array_append(w.steps, p_step);
     RETURN w;
 END $$;
@@ -119,11 +126,6 @@ BEGIN
     END CASE;
     RETURN w;
 END $$;
-
-CREATE FUNCTION agentstate_iso(p_at timestamptz) RETURNS text
-LANGUAGE sql STABLE AS $$
-    SELECT to_char(p_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
-$$;
 """
 
 ADMIT = """
@@ -386,7 +388,8 @@ BEGIN
     END IF;
     w.error := p_error;
     w.reason := p_reason;
-    w := agentstate_note(w, 'run.failing', '{"error":' || p_error || '}', NULL);
+    w := agentstate_note(w, 'run.failing', '{"error":' || p_error || ',"reason":'
+        || to_json(p_reason) || '}', NULL);
     RETURN agentstate_cancel_unstarted(w, NULL, p_reason);
 END $$;
 

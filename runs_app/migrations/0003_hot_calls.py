@@ -669,6 +669,8 @@ BEGIN
         w := agentstate_note(w, 'step.waiting', json_build_object(
             'index', s.ordinal, 'state', 'waiting', 'wait', 'hold',
             'error', v_error::json)::text, s.id);
+        UPDATE agent_steps st SET error = v_error::json
+         WHERE st.id = s.id AND st.project_id = w.project;
         RETURN agentstate_let_wait(w, s, 'hold', '', NULL);
     END IF;
     w := agentstate_note(w, 'step.failed', '{"index":' || s.ordinal

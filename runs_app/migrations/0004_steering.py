@@ -413,7 +413,7 @@ BEGIN
          WHERE x.project_id = w.project AND x.step_id = s.id;
         w := agentstate_note(w, 'step.cancelled', '{"index":' || s.ordinal
             || ',"state":"cancelled","reason":"the run is failing"}', s.id);
-        RETURN agentstate_finish_step(w, s, 'cancelled', NULL, NULL, NULL);
+        RETURN agentstate_finish_step(w, s, 'cancelled', s.error::text, NULL, NULL);
     END IF;
 
     IF s.state = 'in_progress' THEN

@@ -108,3 +108,18 @@ def runs(api: Any) -> Runs:
 @pytest.fixture
 def work(runs: Runs) -> Work:
     return runs.work
+
+
+@pytest.fixture(autouse=True)
+def log_holds(project: Any) -> Any:
+    """After each test the log tells the same as the rows, all of them in place."""
+    yield
+    from runs_app.invariants import broken_invariants
+    from runs_app.models import Run
+    from runs_app.projection import run_differences
+    from sessions_app.models import Session
+
+    sessions = Run.objects.filter(project_id=project.id).values("session_id").distinct()
+    for session in Session.objects.filter(id__in=sessions):
+        assert list(run_differences(session)) == []
+    assert list(broken_invariants(project.id)) == []
