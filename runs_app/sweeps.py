@@ -18,7 +18,7 @@ from runs_app.calls import call_function, follow_up, promote_limited, settle_run
 logger = logging.getLogger(__name__)
 
 BATCH = 500
-SWEEP_EVERY = 0.5  # seconds, for one project in one process
+LIMITS_EVERY = 0.25  # seconds, for one project in one process
 
 _last: dict[UUID, float] = {}
 _guard = threading.Lock()
@@ -47,18 +47,48 @@ def sweep(project_id: UUID | None = None) -> Swept:
     )
 
 
-def sweep_if_due(project_id: UUID) -> bool:
-    """Sweep the project unless this process just did; whether anything was done."""
+def free_work(project_id: UUID) -> bool:
+    """Do what is due and may give an idle worker a step; whether anything was done.
+
+    A worker that finds nothing comes by here, so that expired leases, timers and
+    limits do not depend on any background process. One query when nothing is due.
+    """
     if connection.in_atomic_block:
         return False
+    with connection.cursor() as cursor:
+        cursor.execute(ANYTHING_DUE, {"project": project_id})
+        leases, timers, held = cursor.fetchone()
+    done = 0
+    if leases:
+        done += expire_leases(project_id)
+    if timers:
+        done += fire_timers(project_id)
+    if held and _is_time_for_limits(project_id):
+        done += promote_all(project_id)
+    return done > 0
+
+
+ANYTHING_DUE = """
+SELECT EXISTS (SELECT FROM agent_step_leases
+                WHERE project_id = %(project)s AND (lease_until <= agentstate_now()
+                   OR ends_at <= agentstate_now())),
+       EXISTS (SELECT FROM agent_timers
+                WHERE project_id = %(project)s AND due_at <= agentstate_now()),
+       EXISTS (SELECT FROM agent_held_steps
+                WHERE project_id = %(project)s AND reason = 'limit')
+"""
+
+
+def _is_time_for_limits(project_id: UUID) -> bool:
+    """Whether this process has not just looked at the project's limits."""
     now = time.monotonic()
     with _guard:
-        if now - _last.get(project_id, -SWEEP_EVERY) < SWEEP_EVERY:
+        if now - _last.get(project_id, -LIMITS_EVERY) < LIMITS_EVERY:
             return False
         if len(_last) > 10_000:
             _last.clear()
         _last[project_id] = now
-    return sweep(project_id).total > 0
+    return True
 
 
 def expire_leases(project_id: UUID | None = None) -> int:

@@ -14,9 +14,8 @@ from django.db import connection
 from agentstate import codec
 from agentstate.errors import FieldError
 from runs_app.calls import call_function, follow_up
-from runs_app.models import HeldStep
 from runs_app.services import result_hash
-from runs_app.sweeps import sweep_if_due
+from runs_app.sweeps import free_work
 
 BUSY_TRIES = 5
 BUSY_PAUSE = 0.01  # seconds; how long a session is locked by one call
@@ -55,7 +54,7 @@ def claim_steps(reach: Reach, wanted: Wanted) -> list[str]:
         claimed, skipped = _claim(reach, wanted)
         if claimed:
             return claimed
-        if not skipped and (attempt or not _free_what_waits(reach)):
+        if not skipped and (attempt or not free_work(reach.project_id)):
             return []
         if not connection.in_atomic_block:
             time.sleep(BUSY_PAUSE * attempt)
@@ -85,18 +84,6 @@ def _claim(reach: Reach, wanted: Wanted) -> tuple[list[str], int]:
         claimed, skipped, parents, limits = cursor.fetchone()
     follow_up(reach.project_id, parents, limits)
     return claimed, skipped
-
-
-def _free_what_waits(reach: Reach) -> bool:
-    """Do what may give an idle worker a step; whether anything was done.
-
-    So expired leases, due timers and limits do not depend on any background process.
-    """
-    return sweep_if_due(reach.project_id)
-
-
-def has_held_steps(project_id: UUID) -> bool:
-    return HeldStep.objects.filter(project_id=project_id, reason="limit").exists()
 
 
 @dataclass

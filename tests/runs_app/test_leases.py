@@ -1,0 +1,247 @@
+"""Leases are fenced; who lost one changes nothing."""
+
+import pytest
+
+
+@pytest.fixture
+def step(runs, work):
+    runs.create(["a"])
+    return work.claim_one(lease_s=30)
+
+
+def test_a_lease_that_ended_is_claimed_again_with_the_same_key(work, step, clock):
+    clock.advance(seconds=31)
+    again = work.claim_one()
+    assert again["step"] == step["step"]
+    assert again["lease_token"] > step["lease_token"]
+    assert again["idempotency_key"] == step["idempotency_key"]
+    assert (again["attempt"], again["lost"], again["failures"]) == (2, 1, 0)
+    assert again["previous"] == "unknown"
+
+
+@pytest.mark.parametrize("call", ["heartbeat", "complete", "fail", "release"])
+def test_01_and_02_a_frozen_worker_is_refused_everything(runs, work, step, clock, call):
+    clock.advance(seconds=31)
+    again = work.claim_one(worker="w-1")  # the same name
+    [item] = work.end(
+        call,
+        {"step": step["step"], "lease_token": step["lease_token"]}
+        | ({"error": {"code": "x"}} if call == "fail" else {}),
+    )
+    assert (item["ok"], item["status"], item["code"]) == (False, 409, "lease_lost")
+    assert work.complete(again, "mine")["ok"]
+    shown = runs.get(again["run"])["steps"][0]
+    assert (shown["state"], shown["result"]) == ("done", "mine")
+
+
+def test_st_03_a_late_result_is_kept_and_changes_nothing(runs, work, step, clock):
+    clock.advance(seconds=31)
+    again = work.claim_one(worker="w-2")
+    work.complete(again, "in time")
+    late = {"report": "42 pages", "artifact": "a-7"}
+    before = runs.events(again["run"])
+    assert work.complete(step, late)["code"] == "lease_lost"
+    assert runs.events(again["run"]) == before
+    answer = runs.api.get(f"/api/v1/runs/{step['run']}/rejected-completions")
+    [kept] = answer.json["items"]
+    assert (kept["body"], kept["worker"], kept["lease_token"], kept["code"]) == (
+        late,
+        "w-1",
+        step["lease_token"],
+        "lease_lost",
+    )
+
+
+def test_st_04_each_refusal_has_its_code(api, runs, work, step, clock, anonymous):
+    unknown = step | {"step": "0199b2a0-9c02-7b55-8e4f-1a2b3c4d5e6f"}
+    assert work.complete(unknown)["code"] == "not_found"
+    assert work.beat(unknown)["code"] == "not_found"
+    work.complete(step, 1)
+    assert work.complete(step, 2)["code"] == "already_finished"
+    assert work.beat(step)["code"] == "already_finished"
+
+    run = runs.create(["b"])
+    other = work.claim_one()
+    runs.decide(other, "cancel")
+    assert runs.get(run)["state"] == "cancelled"
+    for item in (work.complete(other), work.beat(other)):
+        assert (item["code"], item["status"]) == ("cancelled", 409)
+
+    runs.create(["c"])
+    lost = work.claim_one()
+    clock.advance(seconds=31)
+    assert work.claim_one()["step"] == lost["step"]
+    assert work.complete(lost)["code"] == work.beat(lost)["code"] == "lease_lost"
+
+    for call in ("complete", "heartbeat"):
+        answer = anonymous.post(f"/api/v1/steps/{call}", {"items": []})
+        assert (answer.status_code, answer.json["code"]) == (401, "unauthenticated")
+
+
+def test_st_06_and_13_the_first_result_stays(runs, work, step):
+    assert work.complete(step, {"total": 10, "n": 1})["ok"]
+    assert work.complete(step, {"n": 1, "total": 10})["ok"]
+    refused = work.complete(step, {"total": 12})
+    assert (refused["status"], refused["code"]) == (409, "already_finished")
+    assert runs.get(step["run"])["steps"][0]["result"] == {"total": 10, "n": 1}
+    done = [e for e in runs.events(step["run"]) if e["type"] == "step.done"]
+    assert len(done) == 1
+
+
+def test_st_14_liveness_hangs_on_the_token_not_on_the_name(work, step, clock):
+    clock.advance(seconds=20)
+    wrong = step | {"lease_token": step["lease_token"] + (1 << 20)}
+    assert work.beat(wrong)["code"] == "lease_lost"
+    clock.advance(seconds=11)
+    assert work.claim_one(worker="w-1")["step"] == step["step"]
+
+
+def test_the_token_of_another_step_is_not_taken(runs, work, step):
+    runs.create(["b"])
+    other = work.claim_one()
+    mixed = step | {"lease_token": other["lease_token"]}
+    assert work.complete(mixed)["code"] == "lease_lost"
+    assert work.complete(step)["ok"]
+
+
+def test_heartbeats_keep_a_lease(work, step, clock):
+    for _ in range(5):
+        clock.advance(seconds=20)
+        assert work.beat(step)["ok"]
+        assert work.claim() == []
+    assert work.complete(step)["ok"]
+
+
+def test_heartbeats_write_no_event(runs, work, step):
+    before = len(runs.events(step["run"]))
+    work.beat(step)
+    assert len(runs.events(step["run"])) == before
+
+
+def test_own_12_the_clock_jumps_forward(runs, work, clock):
+    run = runs.create([{"tool": "a", "depends_on": []} for _ in range(10)])
+    steps = work.claim(max=10)
+    clock.advance(seconds=3600)
+    again = work.claim(max=10)
+    assert {s["step"] for s in again} == {s["step"] for s in steps}
+    assert {work.complete(s)["code"] for s in steps} == {"lease_lost"}
+    assert all(work.complete(s)["ok"] for s in again)
+    assert runs.get(run)["state"] == "succeeded"
+
+
+def test_own_12_the_clock_jumps_back(runs, work, clock, project):
+    from runs_app.sweeps import sweep
+
+    run = runs.create([{"tool": "a", "depends_on": []} for _ in range(10)])
+    work.claim(max=10)
+    clock.advance(seconds=-3600)
+    sweep(project.id)
+    clock.advance(seconds=31)
+    assert len(work.claim(max=10)) == 10  # no lease lived longer than twice its length
+    runs.move(run, "cancel")
+
+
+def test_a_step_that_kills_its_workers_runs_out(runs, work, clock):
+    run = runs.create([{"tool": "a", "retry": {"max_lost": 3}}])
+    for attempt in (1, 2, 3):
+        assert work.claim_one()["attempt"] == attempt
+        clock.advance(seconds=31)
+    assert work.claim() == []
+    ended = runs.get(run)
+    assert (ended["state"], ended["steps"][0]["lost"]) == ("failed", 3)
+    assert ended["steps"][0]["failures"] == 0
+
+
+def test_09_a_release_counts_nothing(runs, work, step):
+    for attempt in (2, 3, 4):
+        assert work.release(step)["state"] == "pending"
+        step = work.claim_one()
+        assert step["attempt"] == attempt
+        assert (step["failures"], step["lost"], step["previous"]) == (0, 0, None)
+
+
+def test_a_release_may_ask_for_a_delay(work, step, clock):
+    assert work.release(step, delay_s=60)["state"] == "waiting"
+    assert work.claim() == []
+    clock.advance(seconds=61)
+    assert work.claim_one()["step"] == step["step"]
+
+
+def test_attempts_are_listed_with_how_they_ended(runs, work, step, clock):
+    clock.advance(seconds=31)
+    work.fail(work.claim_one(), "busy", retry_after_s=0)
+    work.complete(work.claim_one())
+    answer = runs.api.get(f"/api/v1/steps/{step['step']}/attempts")
+    assert [a["outcome"] for a in answer.json["items"]] == ["lost", "failed", "done"]
+
+
+def test_one_bad_item_fails_alone(runs, work, step):
+    answer = runs.api.post(
+        "/api/v1/steps/complete",
+        {
+            "items": [
+                {"step": step["step"]},
+                {"step": "x", "lease_token": 1},
+                7,
+                {"step": step["step"], "lease_token": step["lease_token"]},
+                {"step": step["step"], "lease_token": step["lease_token"]},
+            ]
+        },
+    )
+    codes = [item["code"] for item in answer.json["items"]]
+    assert codes == ["required", "invalid_uuid", "not_an_object", None, "duplicate"]
+
+
+def test_st_18_a_result_with_u0000_comes_back_equal(api, runs, work, step):
+    raw = body_with(step, '{"text":"ok\\u0000"}')
+    answer = api.post("/api/v1/steps/complete", data=raw.encode())
+    assert answer.json["items"][0]["ok"]
+    shown = runs.get(step["run"])
+    assert (shown["state"], shown["steps"][0]["result"]) == (
+        "succeeded",
+        {"text": "ok\0"},
+    )
+
+
+def test_a_result_that_cannot_be_kept_leaves_the_step_claimed(api, work, step):
+    raw = body_with(step, '"\\ud800"')
+    assert api.post("/api/v1/steps/complete", data=raw.encode()).status_code == 422
+    assert work.complete(step, "clean")["ok"]
+
+
+def test_st_21_a_result_of_30_mb_is_refused_with_the_limit(runs, work, step):
+    refused = work.complete(step, "x" * 30_000_000)
+    assert (refused["status"], refused["code"]) == (413, "result_too_large")
+    assert "1048576" in refused["detail"] and "artifact" in refused["detail"]
+    assert work.complete(step, {"artifact": "a-1"})["run_state"] == "succeeded"
+
+
+def test_complete_may_claim_the_next(runs, work, step):
+    run = runs.create(["b"])
+    answer = runs.api.post(
+        "/api/v1/steps/complete",
+        {
+            "items": [{"step": step["step"], "lease_token": step["lease_token"]}],
+            "claim_next": {"worker": "w-1"},
+        },
+    )
+    [following] = answer.json["steps"]
+    assert following["run"] == run["id"]
+
+
+@pytest.mark.parametrize("lease_s", [0, -1, 1e12, "30", None, True])
+def test_own_11_odd_leases_are_refused(api, lease_s):
+    answer = api.post("/api/v1/steps/claim", {"worker": "w", "lease_s": lease_s})
+    if lease_s is None:
+        assert answer.status_code == 200
+    else:
+        assert (answer.status_code, answer.json["errors"][0]["path"]) == (
+            422,
+            "lease_s",
+        )
+
+
+def body_with(step, result):
+    """A completion whose result is written as it stands."""
+    item = f'"step":"{step["step"]}","lease_token":{step["lease_token"]}'
+    return f'{{"items":[{{{item},"result":{result}}}]}}'
