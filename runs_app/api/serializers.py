@@ -473,6 +473,7 @@ class EffectOut(serializers.Serializer[Any]):
     token = serializers.IntegerField(allow_null=True)
     run = serializers.UUIDField()
     step = serializers.UUIDField()
+    session = serializers.UUIDField()
     request = JSONValueField()
     result = JSONValueField()
     actor = serializers.CharField()

@@ -1,5 +1,7 @@
 from django.urls import path
 
+from runs_app.api.effects import BeginEffectView, CompleteEffectView, EffectView
+from runs_app.api.limits import BulkView, LimitListView, LimitView
 from runs_app.api.runs import (
     AgainView,
     CancelRunView,
@@ -40,6 +42,7 @@ STEP = "steps/<uuid:step_id>"
 
 urlpatterns = [
     path("runs", RunListView.as_view()),
+    path("runs/bulk", BulkView.as_view()),
     path(RUN, RunView.as_view()),
     path(f"{RUN}/steps", RunStepsView.as_view()),
     path(f"{RUN}/plan", PlanView.as_view()),
@@ -67,4 +70,9 @@ urlpatterns = [
     path(f"{STEP}/retry", RetryStepView.as_view()),
     path(f"{STEP}/resolve", ResolveView.as_view()),
     path("approvals", InboxView.as_view()),
+    path("effects/<str:key>", EffectView.as_view()),
+    path("effects/<str:key>/begin", BeginEffectView.as_view()),
+    path("effects/<str:key>/complete", CompleteEffectView.as_view()),
+    path("limits", LimitListView.as_view()),
+    path("limits/<str:key>", LimitView.as_view()),
 ]
