@@ -1,14 +1,13 @@
 """Background jobs of sessions_app."""
 
 import logging
-from typing import Literal
 from uuid import UUID
 
 from procrastinate import RetryStrategy
 from procrastinate.contrib.django import app
 
 from sessions_app.services import close_expired_sessions
-from sessions_app.working_memory import END_JOB, Scope, end_scope
+from sessions_app.working_memory import END_JOB, Scope, end_scope, erase_scopes
 
 logger = logging.getLogger(__name__)
 
@@ -34,14 +33,16 @@ def close_expired(timestamp: int) -> None:
 
 @app.task(
     name=END_JOB,
-    # While Redis is away: soon at first, then rarely, for longer than an entry lives.
+    # While Redis is away: soon at first, then rarely, for as long as entries live.
     retry=RetryStrategy(max_attempts=1000, linear_wait=5),
     pass_context=False,
 )
-def end_working_memory(
-    kind: Literal["session", "run"], project_id: str, scope_id: str, fence: int
-) -> None:
-    """Delete the working memory of what has ended; see `end_after_commit`."""
-    dropped = end_scope(Scope(kind, UUID(project_id), UUID(scope_id), fence))
+def end_working_memory(project_id: str, session_id: str, fence: int | None) -> None:
+    """Delete the memory of a session that was closed; without `fence`, erased."""
+    project, session = UUID(project_id), UUID(session_id)
+    if fence is None:
+        dropped = erase_scopes(project, session)
+    else:
+        dropped = end_scope(Scope(project, session, fence))
     if dropped:
         logger.info("working memory ended by the job", extra={"dropped": dropped})

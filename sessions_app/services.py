@@ -33,7 +33,11 @@ from sessions_app.log import iso, segments_of
 from sessions_app.models import Session, SessionStatus, Snapshot, ToolCall
 from sessions_app.replay import state_at, unsettled_calls_at
 from sessions_app.state import write_state
-from sessions_app.working_memory import FOR_EVER, Scope, end_after_commit
+from sessions_app.working_memory import (
+    Scope,
+    end_after_commit,
+    erase_after_commit,
+)
 
 __all__ = [
     "AppendResult",
@@ -245,9 +249,7 @@ def replay_session_event(
     """
     changes = checked_changes(event.type, event.payload)
     session = get_session(project_id, session_id, lock=True)
-    result = append_events(
-        project_id, session_id, [event], actor=actor, by_server=True
-    )
+    result = append_events(project_id, session_id, [event], actor=actor, by_server=True)
     # An event that was in the log already has done what it tells.
     if changes and result.last_seq > session.last_seq:
         Session.objects.filter(project_id=project_id, id=session_id).update(**changes)
@@ -326,7 +328,7 @@ def _move(
         actor=actor,
     )
     if closed_at:
-        end_after_commit(Scope("session", project_id, session_id, seq))
+        end_after_commit(Scope(project_id, session_id, seq))
     session.refresh_from_db()
     return session
 
@@ -350,7 +352,7 @@ def erase_session(
     check_lock(session, lock_token)
     pass_on_to_forks(session)
     erased = _erase_rows(project_id, session_id)
-    end_after_commit(Scope("session", project_id, session_id, FOR_EVER))
+    erase_after_commit(project_id, session_id)
     record_audit(
         project_id,
         actor,
@@ -550,4 +552,4 @@ def _close_expired(project_id: UUID, session_id: UUID) -> None:
             types.SESSION_CLOSED,
             {"reason": "expired", "at": iso(now)},
         )
-        end_after_commit(Scope("session", project_id, session_id, seq))
+        end_after_commit(Scope(project_id, session_id, seq))

@@ -4,16 +4,17 @@
 -- s (sliding), LENGTH the items of a list or "-". Value and expiry are set by a single
 -- SET; the two indexes, which list the names, live longer than any entry they name.
 --
--- KEYS: names (by name), expiries (by time), ended, entry (or the prefix of all),
+-- KEYS: names (by name), expiries (by time), ended, erased (the session is), runs (of
+--       the session that have a memory), entry (or the prefix of all entries),
 --       record (of an idempotency key), sum (scratch for arithmetic)
 -- ARGV: operation, name, fence, milliseconds an expired name is remembered,
 --       fingerprint or "", milliseconds a record is kept, If-Match or "",
---       If-None-Match or "", then what the operation takes
+--       If-None-Match or "", run or "", then what the operation takes
 
-local names, expiries, ended, entry, record, sum = unpack(KEYS)
+local names, expiries, ended, erased, runs, entry, record, sum = unpack(KEYS)
 local operation, name, fence = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local remembered, fingerprint, record_ms = tonumber(ARGV[4]), ARGV[5], ARGV[6]
-local if_match, if_none_match = ARGV[7], ARGV[8]
+local if_match, if_none_match, run = ARGV[7], ARGV[8], ARGV[9]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -48,21 +49,31 @@ local function drop_name(each)
   redis.call('ZREM', expiries, each)
 end
 
--- Put the name into both indexes and make them outlive it; an error leaves neither a
+-- Put the name into the indexes and make them outlive it; an error leaves neither a
 -- new name nor an index without an expiry.
 local function index(ends)
   local known = redis.call('ZSCORE', names, name)
   redis.call('ZADD', names, 0, name)
   redis.call('ZADD', expiries, whole(ends), name)
-  for _, key in ipairs({names, expiries}) do
+  local indexes = {names, expiries}
+  if run ~= '' then
+    redis.call('SADD', runs, run)
+    indexes[3] = runs
+  end
+  local trouble
+  for _, key in ipairs(indexes) do
     if redis.call('PEXPIRETIME', key) < ends + remembered then
       local reply = redis.pcall('PEXPIREAT', key, whole(ends + remembered))
-      if failed(reply) then
-        if not known then drop_name(name) end
-        return reply
-      end
+      if failed(reply) then trouble = reply end
     end
   end
+  if trouble then
+    if not known then drop_name(name) end
+    for _, key in ipairs(indexes) do
+      if redis.call('PTTL', key) == -1 then redis.call('DEL', key) end
+    end
+  end
+  return trouble
 end
 
 local function store(it, is_new)
@@ -131,25 +142,45 @@ local function list(after, limit, most_bytes)
   return items
 end
 
+local function empty(its_names, its_expiries, its_entry)
+  local dropped = 0
+  repeat
+    local some = redis.call('ZRANGE', its_names, 0, 499)
+    for _, each in ipairs(some) do
+      dropped = dropped + redis.call('UNLINK', its_entry .. each)
+      redis.call('ZREM', its_names, each)
+    end
+  until #some == 0
+  redis.call('DEL', its_expiries)
+  return dropped
+end
+
 local function end_scope(marker_ms)
   local through = redis.call('GET', ended)
   if through and tonumber(through) >= fence then return {'ok', '0'} end
   redis.call('SET', ended, whole(fence), 'PX', marker_ms)
-  local dropped = 0
-  repeat
-    local some = redis.call('ZRANGE', names, 0, 499)
-    for _, each in ipairs(some) do
-      dropped = dropped + redis.call('UNLINK', entry .. each)
-      drop_name(each)
-    end
-  until #some == 0
+  return {'ok', whole(empty(names, expiries, entry))}
+end
+
+-- The session and every run of it, for good.
+local function erase(marker_ms, run_prefix)
+  redis.call('SET', erased, '1', 'PX', marker_ms)
+  local dropped = empty(names, expiries, entry)
+  for _, each in ipairs(redis.call('SMEMBERS', runs)) do
+    local base = run_prefix .. each
+    dropped = dropped
+      + empty(base .. ':names', base .. ':expiries', base .. ':entry:')
+  end
+  redis.call('DEL', runs)
   return {'ok', whole(dropped)}
 end
 
 if operation == 'list' then
-  return list(name, tonumber(ARGV[9]), tonumber(ARGV[10]))
+  return list(name, tonumber(ARGV[10]), tonumber(ARGV[11]))
 elseif operation == 'end' then
-  return end_scope(ARGV[9])
+  return end_scope(ARGV[10])
+elseif operation == 'erase' then
+  return erase(ARGV[10], ARGV[11])
 end
 
 if fingerprint ~= '' then
@@ -163,6 +194,7 @@ end
 
 local through = redis.call('GET', ended)
 if through and fence <= tonumber(through) then return {'ended'} end
+if redis.call('EXISTS', erased) == 1 then return {'ended'} end
 
 local found = read(entry)
 
@@ -197,7 +229,7 @@ end
 
 if operation == 'touch' then
   if not found then return absent() end
-  if ARGV[9] ~= '' then found.ttl = tonumber(ARGV[9]) end
+  if ARGV[10] ~= '' then found.ttl = tonumber(ARGV[10]) end
   found.ends = now + found.ttl
   local trouble = store(found, false)
   if trouble then return trouble end
@@ -207,13 +239,13 @@ if operation == 'touch' then
 end
 
 -- What is left writes a value, and takes: TTL, policy, most bytes, most entries.
-local ttl, policy = tonumber(ARGV[9]), ARGV[10]
-local most_bytes, most_entries = tonumber(ARGV[11]), tonumber(ARGV[12])
+local ttl, policy = tonumber(ARGV[10]), ARGV[11]
+local most_bytes, most_entries = tonumber(ARGV[12]), tonumber(ARGV[13])
 if not found and not has_room(most_entries) then return {'full'} end
 
 if operation == 'put' then
   local it = {
-    ttl = ttl, policy = policy, ends = now + ttl, value = ARGV[13], length = ARGV[14],
+    ttl = ttl, policy = policy, ends = now + ttl, value = ARGV[14], length = ARGV[15],
   }
   return write(it, found)
 end
@@ -229,7 +261,7 @@ if operation == 'increment' then
   if not string.match(before, '^-?%d+$') then return {'not_an_integer'} end
   -- Redis adds in 64 bits; Lua's numbers are doubles and would round.
   redis.call('SET', sum, before, 'PX', 1000)
-  local reply = redis.pcall('INCRBY', sum, ARGV[13])
+  local reply = redis.pcall('INCRBY', sum, ARGV[14])
   it.value = redis.call('GET', sum)
   redis.call('DEL', sum)
   if failed(reply) then return {'overflow'} end
@@ -240,7 +272,7 @@ if operation == 'append' then
   if found and found.length == '-' then return {'not_a_list'} end
   local count = found and tonumber(found.length) or 0
   local before = count == 0 and '[' or string.sub(found.value, 1, -2) .. ','
-  it.value, it.length = before .. ARGV[13] .. ']', whole(count + 1)
+  it.value, it.length = before .. ARGV[14] .. ']', whole(count + 1)
   if #it.value > most_bytes then return {'too_large'} end
   return write(it, found)
 end

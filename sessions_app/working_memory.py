@@ -2,8 +2,8 @@
 
 Each session and each run is a scope of its own. An entry lies under the scope's prefix,
 which is made of ids alone, followed by the entry's name byte for byte: no name can lead
-out of its scope and none is a pattern. All of a scope lies in one slot of a cluster.
-Every operation is one run of `working_memory.lua`, and so atomic.
+out of its scope and none is a pattern. A session and its runs lie in one slot of a
+cluster. Every operation is one run of `working_memory.lua`, and so atomic.
 
 Losing it loses no fact: the log, runs and state never depend on it. While Redis is down
 every call raises WorkingMemoryUnavailable at once. See docs/working-memory.md.
@@ -11,7 +11,8 @@ every call raises WorkingMemoryUnavailable at once. See docs/working-memory.md.
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -57,35 +58,43 @@ ANSWERS_KEPT = 3600  # seconds for which a repeated Idempotency-Key is recognise
 ENDED_MARK = 3600  # seconds; longer than any call that began before the end can take
 
 END_JOB = "sessions_app.end_working_memory"
-FOR_EVER = 2**53  # a fence that no log reaches
 
 type Policy = Literal["fixed", "sliding"]
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Whose memory it is. `fence` is the last seq of the session's log as just read:
-    what was read before the scope ended can then not be written after it."""
+    """Whose memory it is: a session's, or that of one of its runs.
 
-    kind: Literal["session", "run"]
+    `fence` is the last seq of the session's log as just read: what was read before the
+    scope ended can then not be written after it.
+    """
+
     project_id: UUID
-    id: UUID
+    session_id: UUID
     fence: int
+    run_id: UUID | None = None
 
     @property
     def prefix(self) -> str:
-        return f"agentstate:wm:{{{self.kind}:{self.project_id}:{self.id}}}"
+        return f"{self.session_prefix}:{f'run:{self.run_id}' if self.run_id else 'own'}"
 
-    def keys(self, name: str, call: IdempotencyRequest | None) -> list[bytes]:
+    @property
+    def session_prefix(self) -> str:
+        return f"agentstate:wm:{{{self.project_id}:{self.session_id}}}"
+
+    def keys(self, name: str, call: IdempotencyRequest | None) -> list[str]:
         """Return KEYS of the script; `name` "" stands for all entries."""
-        entry = f"{self.prefix}:entry:".encode() + name.encode()
-        record = f"{self.prefix}:answer:{_digest(call)}" if call else ""
-        rest = (f"{self.prefix}:{part}" for part in ("names", "expiries", "ended"))
+        own, session = self.prefix, self.session_prefix
         return [
-            *(key.encode() for key in rest),
-            entry,
-            (record or f"{self.prefix}:answer").encode(),
-            f"{self.prefix}:sum".encode(),
+            f"{own}:names",
+            f"{own}:expiries",
+            f"{own}:ended",
+            f"{session}:erased",
+            f"{session}:runs",
+            f"{own}:entry:{name}",
+            f"{own}:answer:{_digest(call)}" if call else f"{own}:answer",
+            f"{own}:sum",
         ]
 
 
@@ -243,25 +252,40 @@ def end_scope(scope: Scope) -> int:
     return int(dropped)
 
 
+def erase_scopes(project_id: UUID, session_id: UUID) -> int:
+    """Delete what a session and its runs hold, for good; return how many entries."""
+    scope = Scope(project_id, session_id, 0)
+    rest = [ENDED_MARK * 1000, f"{scope.session_prefix}:run:"]
+    _, dropped = _run("erase", scope, "", rest=rest)
+    return int(dropped)
+
+
 def end_after_commit(scope: Scope) -> None:
     """End the scope when the caller's transaction is committed, whatever happens.
 
     At once if Redis is there; the job sees to it if it is not, or if this process dies.
     """
+    _defer(scope.project_id, scope.session_id, scope.fence)
+    transaction.on_commit(lambda: _try(lambda: end_scope(scope)))
+
+
+def erase_after_commit(project_id: UUID, session_id: UUID) -> None:
+    """As `end_after_commit`, for `erase_scopes`."""
+    _defer(project_id, session_id, None)
+    transaction.on_commit(lambda: _try(lambda: erase_scopes(project_id, session_id)))
+
+
+def _defer(project_id: UUID, session_id: UUID, fence: int | None) -> None:
     app.configure_task(END_JOB).defer(
-        kind=scope.kind,
-        project_id=str(scope.project_id),
-        scope_id=str(scope.id),
-        fence=scope.fence,
+        project_id=str(project_id), session_id=str(session_id), fence=fence
     )
-    transaction.on_commit(lambda: _try_to_end(scope))
 
 
-def _try_to_end(scope: Scope) -> None:
+def _try(end: Callable[[], int]) -> None:
     try:
-        end_scope(scope)
+        end()
     except WorkingMemoryUnavailable:
-        logger.warning("working memory ends later", extra={"scope": str(scope.id)})
+        logger.warning("working memory ends later: Redis is away")
 
 
 def check_key(key: str) -> None:
@@ -306,6 +330,7 @@ def _run(
         ANSWERS_KEPT * 1000,
         "" if condition.version is None else condition.version,
         "*" if condition.is_new else "",
+        str(scope.run_id or ""),
         *rest,
     ]
     reply = _ask_redis(scope.keys(key, call), arguments)
@@ -314,13 +339,22 @@ def _run(
     return reply
 
 
-def _ask_redis(keys: list[bytes], arguments: list[Any]) -> list[Any]:
+def _ask_redis(keys: list[str], arguments: list[Any]) -> list[Any]:
+    with asking_redis() as client:
+        reply: list[Any] = _script()(keys=keys, args=arguments, client=client)
+    return reply
+
+
+@contextmanager
+def asking_redis() -> Iterator[redis.Redis]:
+    """Give the client; what Redis cannot do raises WorkingMemoryUnavailable.
+
+    After a failure nobody waits for Redis for a second, then one call tries.
+    """
     if not breaker.lets_through():
         raise WorkingMemoryUnavailable
     try:
-        reply: list[Any] = _script()(
-            keys=keys, args=arguments, client=get_redis_connection("default")
-        )
+        yield get_redis_connection("default")
     except (redis.ConnectionError, redis.TimeoutError) as exc:
         breaker.open()
         raise WorkingMemoryUnavailable from exc
@@ -329,7 +363,6 @@ def _ask_redis(keys: list[bytes], arguments: list[Any]) -> list[Any]:
         logger.warning("working memory: Redis refuses", extra={"error": str(exc)[:200]})
         raise WorkingMemoryUnavailable from exc
     breaker.close()
-    return reply
 
 
 def _refuse(reply: list[Any]) -> None:

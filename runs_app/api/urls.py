@@ -36,6 +36,8 @@ from runs_app.api.work import (
     HeartbeatView,
     ReleaseView,
 )
+from runs_app.api.working_memory import RunMemoryView
+from sessions_app.api.working_memory import working_memory_paths
 
 RUN = "runs/<uuid:run_id>"
 STEP = "steps/<uuid:step_id>"
@@ -54,6 +56,7 @@ urlpatterns = [
     path(f"{RUN}/again", AgainView.as_view()),
     path(f"{RUN}/signals/<str:name>", SignalView.as_view()),
     path(f"{RUN}/rejected-completions", RejectedView.as_view()),
+    *working_memory_paths(RUN, "run", RunMemoryView),
     path("sessions/<uuid:session_id>/run-policy", PolicyView.as_view()),
     path("steps/claim", ClaimView.as_view()),
     path("steps/heartbeat", HeartbeatView.as_view()),

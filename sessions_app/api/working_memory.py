@@ -27,7 +27,7 @@ from agentstate.errors import FieldError
 from sessions_app import working_memory as memory
 from sessions_app.api.base import SessionCallView
 from sessions_app.api.sessions import has_body
-from sessions_app.errors import SessionClosed, SessionNotFound
+from sessions_app.errors import EntryNotFound, SessionClosed, SessionNotFound
 from sessions_app.models import Session, SessionStatus
 from sessions_app.working_memory import (
     Condition,
@@ -154,7 +154,8 @@ class SessionMemoryView(SessionCallView):
     idempotency = "service"
 
     @property
-    def owned_scope(self) -> Scope:
+    def owned_scope(self) -> Scope | None:
+        """The memory that the path names; None, for a reader, if it has ended."""
         session_id: UUID = self.kwargs["session_id"]
         found = (
             Session.objects.filter(id=session_id)
@@ -165,9 +166,11 @@ class SessionMemoryView(SessionCallView):
         if found is None:
             raise SessionNotFound
         status, last_seq = found
-        if status != SessionStatus.OPEN and self.request.method != "GET":
+        if status != SessionStatus.OPEN:
+            if self.request.method == "GET":
+                return None
             raise SessionClosed(session_status=status)
-        return Scope("session", self.caller.project_id, session_id, last_seq)
+        return Scope(self.caller.project_id, session_id, last_seq)
 
 
 # No docstrings on the mixins: the API's document would show them with every call.
@@ -177,9 +180,10 @@ class EntryListMixin:
         after = ""
         if cursor := params.get("cursor"):
             [after] = decode_cursor(CURSOR, cursor, 1)
-        items, has_more = memory.list_entries(
-            self.owned_scope, after=after, limit=params["limit"]
-        )
+        scope = self.owned_scope
+        if scope is None:
+            return Response({"items": [], "next": None})
+        items, has_more = memory.list_entries(scope, after=after, limit=params["limit"])
         following = encode_cursor(CURSOR, [items[-1].key]) if has_more else None
         return Response({"items": [shown(item) for item in items], "next": following})
 
@@ -197,7 +201,10 @@ class EntryMixin:
 
     def read(self: Any, key: str) -> Response:
         read_params(self.request)
-        entry = memory.get_entry(self.owned_scope, key)
+        scope = self.owned_scope
+        if scope is None:
+            raise EntryNotFound
+        entry = memory.get_entry(scope, key)
         return Response(shown(entry), headers={"ETag": etag(entry.version)})
 
     def put_value(self: Any, key: str) -> Response:

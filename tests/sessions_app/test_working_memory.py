@@ -40,7 +40,7 @@ class Memory:
         self.api = api
         self.session = session
         self.base = f"/api/v1/sessions/{session}/working-memory"
-        self.prefix = f"agentstate:wm:{{session:{project.id}:{session}}}"
+        self.prefix = f"agentstate:wm:{{{project.id}:{session}}}:own"
         self.redis = redis
 
     def path(self, key):
@@ -553,7 +553,7 @@ def test_wm_04_an_expired_key_can_be_dropped_or_set_again(memory):
 
 def test_wm_05_counting_in_the_instant_of_expiry(memory, session, project):
     """1,000 rounds around the expiry: the old life or a new one, never none."""
-    scope = working_memory.Scope("session", project.id, UUID(session), 10**6)
+    scope = working_memory.Scope(project.id, UUID(session), 10**6)
     outcomes = set()
     for round_number in range(1000):
         working_memory.put_entry(scope, "tries", 100, ttl=60)
@@ -767,7 +767,7 @@ def test_a_write_that_began_before_the_end_is_refused_after_it(
 ):
     """The view has read the session; the close commits; then the write arrives."""
     seq = api.get(f"/api/v1/sessions/{session}").json["last_seq"]
-    before = working_memory.Scope("session", project.id, UUID(session), seq)
+    before = working_memory.Scope(project.id, UUID(session), seq)
     api.post(f"/api/v1/sessions/{session}/close", {})
     with pytest.raises(working_memory.SessionClosed):
         working_memory.put_entry(before, "late", "sentinel")
@@ -782,7 +782,7 @@ def test_the_job_does_not_end_a_memory_twice(memory, api, session, project):
     closed = api.post(f"/api/v1/sessions/{session}/close", {}).json
     api.post(f"/api/v1/sessions/{session}/reopen", {})
     memory.put("k", 1)
-    end_working_memory("session", str(project.id), session, closed["last_seq"])
+    end_working_memory(str(project.id), session, closed["last_seq"])
     assert memory.value("k") == 1
 
 
@@ -794,7 +794,7 @@ def test_what_could_not_end_for_want_of_redis_is_ended_by_the_job(
         assert api.delete(f"/api/v1/sessions/{session}").status_code == 204
     assert any(b":entry:" in key for key in memory.stored())
     job = ProcrastinateJob.objects.get(
-        task_name="sessions_app.end_working_memory", args__scope_id=session
+        task_name="sessions_app.end_working_memory", args__session_id=session
     )
     assert "sentinel" not in str(job.args)
     end_working_memory(**job.args)
@@ -810,7 +810,7 @@ def test_a_rolled_back_erase_ends_nothing(memory, api, session, monkeypatch):
 
 
 def memory_project(memory):
-    return UUID(memory.prefix.split(":")[3])
+    return UUID(memory.prefix.split(":")[2][1:])
 
 
 # --- Redis away
