@@ -5,6 +5,8 @@ import logging
 from procrastinate.contrib.django import app
 
 from runs_app.sweeps import sweep
+from runs_app.working_memory import expire_ended_runs
+from sessions_app.errors import WorkingMemoryUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -24,3 +26,19 @@ def sweep_runs(timestamp: int) -> None:
         if not swept.total:
             return
         logger.info("runs swept", extra=swept._asdict())
+
+
+@app.periodic(cron="* * * * *")
+@app.task(
+    name="runs_app.expire_memory",
+    queueing_lock="runs_app.expire_memory",
+    pass_context=False,
+)
+def expire_memory(timestamp: int) -> None:
+    """Every minute: delete the working memory of runs that have ended."""
+    try:
+        expired = expire_ended_runs()
+    except WorkingMemoryUnavailable:
+        return  # the next minute will do, and ended runs show nothing anyway
+    if expired:
+        logger.info("working memory of ended runs deleted", extra={"runs": expired})
