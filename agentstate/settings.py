@@ -75,6 +75,7 @@ INSTALLED_APPS = [
     "sessions_app",
     "runs_app",
     "memory_app",
+    "context_app",
 ]
 
 MIDDLEWARE = [
@@ -212,6 +213,13 @@ LLM_URL = env_str("AGENTSTATE_LLM_URL", "")
 LLM_KEY = env_str("AGENTSTATE_LLM_KEY")
 LLM_MODEL = env_str("AGENTSTATE_LLM_MODEL", "")
 LLM_TIMEOUT = env_int("AGENTSTATE_LLM_TIMEOUT", 60, low=1, high=600)  # seconds
+
+# --- Context: what a model is shown
+# `estimate`, `tiktoken:<encoding>` or the path of a tokenizer.json.
+TOKENIZER = env_str("AGENTSTATE_TOKENIZER", "estimate")
+CONTEXT_BUDGET_TOKENS = env_int(
+    "AGENTSTATE_CONTEXT_BUDGET_TOKENS", 32_000, low=1, high=10_000_000
+)
 
 # --- People
 AUTH_PASSWORD_VALIDATORS = [

@@ -33,6 +33,7 @@ urlpatterns = [
     path("api/v1/docs", SpectacularSwaggerView.as_view(**OPEN), name="docs"),
     path("api/v1/", include("access_app.api.urls")),
     path("api/v1/", include("sessions_app.api.urls")),
+    path("api/v1/", include("context_app.api.urls")),
     path("api/v1/", include("runs_app.api.urls")),
     path("api/v1/", include("memory_app.api.urls")),
 ]

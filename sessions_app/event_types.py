@@ -29,6 +29,11 @@ REASONING = "reasoning"
 MESSAGE_TYPES = (MESSAGE_USER, MESSAGE_ASSISTANT, MESSAGE_SYSTEM)
 CONVERSATION_TYPES = (*MESSAGE_TYPES, TOOL_CALL, TOOL_RESULT, REASONING)
 
+# Written by context_app. Named here, since the log has an index for them.
+CONTEXT_COMPACTED = "context.compacted"
+CONTEXT_RESTORED = "context.restored"
+CONTEXT_TYPES = (CONTEXT_COMPACTED, CONTEXT_RESTORED)
+
 SERVER_PREFIXES = (
     "state.",
     "run.",
@@ -192,6 +197,30 @@ EVENT_TYPES = {
                 "version": 4,
                 "patch": [{"op": "replace", "path": "/step", "value": "pay"}],
             },
+        ),
+        EventType(
+            CONTEXT_COMPACTED,
+            "A summary stands for the events `from_seq` to `up_to_seq`, without those "
+            "in `keep`, in what a model is shown. `active` are the seqs of all "
+            "summaries in force from now on, `replaces` those that this one took in, "
+            "`lost` what was known to be missing in it.",
+            example={
+                "from_seq": 1,
+                "up_to_seq": 40,
+                "summary": "The customer asked for order 1042; it was shipped.",
+                "keep": [],
+                "method": "given",
+                "status": "compacted",
+                "active": [61],
+                "replaces": [],
+                "lost": [],
+            },
+        ),
+        EventType(
+            CONTEXT_RESTORED,
+            "A compaction was undone: `undone` is its seq, `active` are the summaries "
+            "in force from now on. Models are shown the events themselves again.",
+            example={"undone": 61, "active": []},
         ),
     )
 }

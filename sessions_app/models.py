@@ -8,7 +8,7 @@ from access_app.models import Project
 from agentstate.clock import Now
 from agentstate.fields import ExactJSONField, Xid8Field
 from agentstate.ids import new_id
-from sessions_app.event_types import CONVERSATION_TYPES
+from sessions_app.event_types import CONTEXT_TYPES, CONVERSATION_TYPES
 from sessions_app.querysets import SEARCH_TEXT, EventQuerySet, SessionQuerySet
 
 
@@ -179,6 +179,12 @@ class Event(models.Model):
                 fields=["project", "session", "seq"],
                 name="event_conversation",
                 condition=Q(type__in=CONVERSATION_TYPES),
+            ),
+            # The summaries in force: one event names them all.
+            models.Index(
+                fields=["project", "session", "seq"],
+                name="event_context",
+                condition=Q(type__in=CONTEXT_TYPES),
             ),
             models.Index(
                 fields=["project", "run_id", "id"],

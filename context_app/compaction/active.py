@@ -1,0 +1,96 @@
+"""Which summaries stand for which part of a log, as the log itself tells it.
+
+The newest `context.*` event names all summaries in force: finding them is two reads by
+index, however many there have been.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sessions_app import event_types as types
+from sessions_app.log import COLUMNS, StoredEvent, read_log, segments_of
+from sessions_app.models import Session
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A summary in force: it stands for `from_seq` to `up_to_seq` without `keep`."""
+
+    seq: int
+    from_seq: int
+    up_to_seq: int
+    text: str
+    keep: tuple[int, ...]
+    replaces: tuple[int, ...]
+    payload: dict[str, Any]
+
+    def covers(self, seq: int) -> bool:
+        return self.from_seq <= seq <= self.up_to_seq and seq not in self.keep
+
+
+@dataclass(frozen=True)
+class Active:
+    """The summaries in force at some seq, oldest first; they cover 1 to `up_to_seq`.
+
+    `changed_at` is the seq of the newest `context.*` event, 0 if there is none.
+    """
+
+    summaries: tuple[Summary, ...] = ()
+    changed_at: int = 0
+
+    @property
+    def up_to_seq(self) -> int:
+        return self.summaries[-1].up_to_seq if self.summaries else 0
+
+    @property
+    def seqs(self) -> list[int]:
+        return [summary.seq for summary in self.summaries]
+
+
+def active_summaries(session: Session, at_seq: int) -> Active:
+    page = read_log(
+        session,
+        before_seq=at_seq + 1,
+        types=types.CONTEXT_TYPES,
+        limit=1,
+        newest_first=True,
+    )
+    if not page.events:
+        return Active()
+    newest = page.events[0]
+    named: list[int] = newest.payload["active"]
+    known = {newest.seq: newest}
+    known |= {e.seq: e for e in _read(session, [s for s in named if s != newest.seq])}
+    return Active(tuple(_summary(known[seq]) for seq in named), newest.seq)
+
+
+def summaries_at(session: Session, seqs: list[int]) -> list[Summary]:
+    """Return the summaries that these events hold, oldest first."""
+    return [_summary(event) for event in _read(session, seqs)]
+
+
+def _read(session: Session, seqs: list[int]) -> list[StoredEvent]:
+    if not seqs:
+        return []
+    found: list[StoredEvent] = []
+    for segment in segments_of(session):
+        rows = (
+            segment.events(session.project_id)
+            .filter(seq__in=seqs, type=types.CONTEXT_COMPACTED)
+            .order_by("seq")
+        )
+        found += map(StoredEvent._make, rows.values_list(*COLUMNS))
+    return found
+
+
+def _summary(event: StoredEvent) -> Summary:
+    payload = event.payload
+    return Summary(
+        event.seq,
+        payload["from_seq"],
+        payload["up_to_seq"],
+        payload["summary"],
+        tuple(payload["keep"]),
+        tuple(payload["replaces"]),
+        payload,
+    )
