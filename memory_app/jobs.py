@@ -5,7 +5,8 @@ from uuid import UUID
 from procrastinate.contrib.django import app
 from procrastinate.exceptions import AlreadyEnqueued
 
-from memory_app.embedding.reembed import embed_missing
+from memory_app.embedding.reembed import embed_missing, projects_to_embed
+from memory_app.promotion.services import run_due_promotions, run_promotion
 from memory_app.services import expire_facts
 
 BATCH = 500
@@ -41,3 +42,32 @@ def sweep_expired(timestamp: int) -> None:
     """Mark the facts whose time has passed."""
     while expire_facts(BATCH) == BATCH:
         pass
+
+
+@app.task(name="memory_app.promote_session", pass_context=False)
+def promote_session(promotion_id: str) -> None:
+    """Read a closed session for facts. The closing transaction defers this."""
+    run_promotion(UUID(promotion_id))
+
+
+@app.periodic(cron="* * * * *")
+@app.task(
+    name="memory_app.promote_due",
+    queueing_lock="memory_app.promote_due",
+    pass_context=False,
+)
+def promote_due(timestamp: int) -> None:
+    """Do the promotions that are due again, or that nobody has done."""
+    run_due_promotions()
+
+
+@app.periodic(cron="*/5 * * * *")
+@app.task(
+    name="memory_app.embed_due",
+    queueing_lock="memory_app.embed_due",
+    pass_context=False,
+)
+def embed_due(timestamp: int) -> None:
+    """Embed what the configured model has not, in every project."""
+    for project_id in projects_to_embed():
+        embed_missing(project_id)

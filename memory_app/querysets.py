@@ -8,10 +8,14 @@ from uuid import UUID
 from django.db.models import Q, QuerySet
 
 from agentstate.clock import Now
+from sessions_app.models import Session
 
 if TYPE_CHECKING:
     # Named in strings, where ruff does not look.
     from memory_app.models import Fact, Promotion  # noqa: F401
+
+
+COUNTED = 1000
 
 
 class FactQuerySet(QuerySet["Fact"]):
@@ -43,6 +47,13 @@ class FactQuerySet(QuerySet["Fact"]):
         """Facts whose text contains `text`, in any case; it holds no wildcards."""
         return self.filter(fact__icontains=text)
 
+    def count_by_subject(self, subjects: Iterable[str]) -> dict[str, int]:
+        """How many active facts each of the subjects has, up to COUNTED each."""
+        return {
+            subject: self.filter(subject=subject, status="active")[:COUNTED].count()
+            for subject in subjects
+        }
+
     def with_terms(self, terms: Iterable[str]) -> Self:
         return self.filter(terms__overlap=list(terms))
 
@@ -50,6 +61,13 @@ class FactQuerySet(QuerySet["Fact"]):
 class PromotionQuerySet(QuerySet["Promotion"]):
     def in_project(self, project_id: UUID) -> Self:
         return self.filter(project_id=project_id)
+
+    def visible_to(self, subject: str | None) -> Self:
+        """Narrow to the sessions of a key's own subject."""
+        if subject is None:
+            return self
+        own = Session.objects.filter(subject=subject).values("id")
+        return self.filter(session_id__in=own)
 
     def due(self) -> Self:
         """Those to run now: new, due for another attempt, or left by a dead worker."""

@@ -84,6 +84,15 @@ ONE_KEY = {
 }
 
 
+# Much is true of a person at a time: "my wife is…" names no key.
+PERSON_LIST = """
+    wife husband partner mother mom mum father dad parents son daughter sister brother
+    child kid kids children dog cat boss doctor friend girlfriend boyfriend fiance
+    fiancee grandmother grandfather aunt uncle family team colleague
+"""
+PERSONS = frozenset(PERSON_LIST.split())
+
+
 def derive_key(text: str) -> str:
     """Return what a fact answers, where its wording says so; else nothing.
 
@@ -93,7 +102,8 @@ def derive_key(text: str) -> str:
     for pattern in ONE_AT_A_TIME:
         if found := pattern.match(text.strip()):
             name = next(group for group in found.groups() if group)
-            return _named_key(" ".join(name.casefold().split()))
+            words = name.casefold().split()
+            return "" if words[-1] in PERSONS else _named_key(" ".join(words))
     return ""
 
 

@@ -33,12 +33,13 @@ from memory_app.api.serializers import (
     RememberIn,
     fact_json,
     new_fact,
+    remembered_json,
     revision_json,
     source_json,
 )
 from memory_app.bulk import Change, change_all
 from memory_app.models import Fact, FactRevision
-from memory_app.services import NewFact, Remembered, get_fact
+from memory_app.services import NewFact, get_fact
 
 IF_MATCH = OpenApiParameter(
     "If-Match",
@@ -130,13 +131,6 @@ class FactListView(MemoryView):
                 )
             facts.append(new_fact(subject, each, sessions[named]))
         return facts
-
-
-def remembered_json(result: Remembered) -> dict[str, Any]:
-    return fact_json(result.fact) | {
-        "outcome": result.outcome,
-        "superseded": str(result.superseded) if result.superseded else None,
-    }
 
 
 class FactView(MemoryView):

@@ -14,7 +14,7 @@ from agentstate.api.serializers import (
 )
 from memory_app.models import Fact, FactRevision, FactSource, Kind, SourceKind, Status
 from memory_app.recall.search import Hit
-from memory_app.services import NewFact
+from memory_app.services import NewFact, Remembered
 from sessions_app.log import iso
 
 BIGINT_MAX = 2**63 - 1
@@ -274,6 +274,13 @@ def fact_json(fact: Fact) -> dict[str, Any]:
         "created_by": fact.created_by,
         "created_at": iso(fact.created_at),
         "updated_at": iso(fact.updated_at),
+    }
+
+
+def remembered_json(result: Remembered) -> dict[str, Any]:
+    return fact_json(result.fact) | {
+        "outcome": result.outcome,
+        "superseded": str(result.superseded) if result.superseded else None,
     }
 
 

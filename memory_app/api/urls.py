@@ -15,7 +15,14 @@ from memory_app.api.forget import (
     ForgetView,
     ReceiptListView,
 )
+from memory_app.api.promotions import (
+    PromoteView,
+    PromotionListView,
+    PromotionView,
+    RetryPromotionView,
+)
 from memory_app.api.recall import RecallView, SearchView
+from memory_app.api.subjects import ConsolidateView, ImportView, SubjectListView
 
 FACT = "memory/<uuid:fact_id>"
 
@@ -31,6 +38,13 @@ urlpatterns = [
     path(f"{FACT}/forget", ForgetView.as_view()),
     path("memory/forget", ForgetManyView.as_view()),
     path("memory/receipts", ReceiptListView.as_view()),
+    path("memory/import", ImportView.as_view()),
+    path("sessions/<uuid:session_id>/promote", PromoteView.as_view()),
+    path("promotions", PromotionListView.as_view()),
+    path("promotions/<uuid:promotion_id>", PromotionView.as_view()),
+    path("promotions/<uuid:promotion_id>/retry", RetryPromotionView.as_view()),
+    path("subjects", SubjectListView.as_view()),
+    path("subjects/<path:subject>/consolidate", ConsolidateView.as_view()),
     path("subjects/<path:subject>/forget", ForgetSubjectView.as_view()),
     path("subjects/<path:subject>/export", ExportSubjectView.as_view()),
 ]

@@ -8,9 +8,11 @@ import logging
 from typing import NamedTuple
 from uuid import UUID
 
+import numpy as np
 from django.db import transaction
 from django.db.models import Exists, OuterRef
 
+from access_app.models import Project
 from agentstate.clock import db_now
 from agentstate.errors import AppError
 from memory_app.embedding.embedders import configured_model
@@ -57,6 +59,22 @@ def embed_missing(project_id: UUID, *, batch_size: int = BATCH) -> EmbedReport:
     return EmbedReport(done, failed, error)
 
 
+def projects_to_embed() -> list[UUID]:
+    """The projects that have facts without a vector of the configured model."""
+    model = configured_model()
+    if model is None:
+        return []
+    finished = EmbeddingModel.objects.filter(model=model, is_complete=True)
+    waiting = Project.objects.exclude(id__in=finished.values("project_id"))
+    found = waiting.filter(
+        Exists(Fact.objects.filter(project_id=OuterRef("id")))
+    ).values_list("id", flat=True)
+    failed = Fact.objects.exclude(embedding_error="").values_list(
+        "project_id", flat=True
+    )
+    return sorted({*found, *failed.distinct()})
+
+
 def _next(
     project_id: UUID, model: str, after: UUID | None, batch_size: int
 ) -> list[Fact]:
@@ -82,16 +100,15 @@ def _embed_batch(project_id: UUID, model: str, facts: list[Fact]) -> int:
             for fact in Fact.objects.in_project(project_id).filter(id__in=texts)
             if fact.fact == texts[fact.id]
         ]
+        stored = 0
         if here:
-            import numpy as np
-
             stacked = np.stack([rows[fact.id] for fact in here])
-            store_vectors(project_id, model, here, stacked)
+            stored = store_vectors(project_id, model, here, stacked)
         for subject, version in versions.items():
             Fact.objects.in_project(project_id).about(subject).filter(
                 id__in=texts
             ).update(subject_version=version)
-    return len(here)
+    return stored
 
 
 def _report(project_id: UUID, model: str, done: int, failed: int, error: str) -> None:

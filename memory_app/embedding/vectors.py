@@ -68,8 +68,8 @@ def embed_facts(model: str, facts: Sequence[Fact]) -> Vectors:
 
 def store_vectors(
     project_id: UUID, model: str, facts: Sequence[Fact], vectors: Vectors
-) -> None:
-    """Write the vectors of `facts` by `model`. Raises DimensionMismatch."""
+) -> int:
+    """Write the vectors of `facts` by `model`; how many. Raises DimensionMismatch."""
     check_dimensions(project_id, model, vectors.shape[1])
     rows = [
         (fact, vector)
@@ -100,6 +100,7 @@ def store_vectors(
         Fact.objects.filter(
             project_id=project_id, id__in=[fact.id for fact in facts]
         ).update(embedding_error="")
+    return len(rows)
 
 
 def mark_failed(facts: Iterable[Fact], error: str) -> None:

@@ -1,0 +1,173 @@
+"""Facts from elsewhere: JSON lines, our own export, and those of mem0 and Letta.
+
+Shapes as the projects publish them: mem0's `get_all` gives `{"results": [{"memory",
+"user_id", "categories", "metadata", "created_at", …}]}`; Letta gives passages
+(`{"text", "created_at", "tags"}`) and blocks (`{"label", "value"}`), alone or in an
+agent's file.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from django.utils.dateparse import parse_datetime
+
+from agentstate import codec
+from agentstate.errors import FieldError
+from memory_app.export import FORMAT
+from memory_app.models import Kind, SourceKind, Status
+from memory_app.services import NewFact
+
+FORMATS = ("auto", "jsonl", "agentstate", "mem0", "letta")
+FACT_MAX = 10_000  # characters
+METADATA_KEPT = ("categories", "tags", "label", "metadata")
+
+
+def read_facts(
+    document: Any, *, subject: str | None, format: str = "auto"
+) -> list[NewFact]:
+    """Return the facts that `document` holds: text of JSON lines, or a JSON value.
+
+    `subject` is whom they are about where they do not say. Raises FieldError with the
+    place of the first that cannot be read.
+    """
+    value = _lines(document) if isinstance(document, str) else document
+    kind = _format_of(value) if format == "auto" else format
+    items = {
+        "jsonl": _plain,
+        "agentstate": _exported,
+        "mem0": _mem0,
+        "letta": _letta,
+    }[kind](value)
+    return [_checked(index, item, subject) for index, item in enumerate(items)]
+
+
+def _lines(text: str) -> Any:
+    try:
+        return codec.loads(text)
+    except Exception:
+        pass  # not one JSON value: a value a line
+    values = []
+    for number, line in enumerate(text.splitlines()):
+        if line.strip():
+            try:
+                values.append(codec.loads(line))
+            except Exception as exc:
+                detail = "this line is not JSON"
+                raise FieldError(f"data[{number}]", "not_json", detail) from exc
+    return values
+
+
+def _format_of(value: Any) -> str:
+    if isinstance(value, dict):
+        if value.get("format") == FORMAT:
+            return "agentstate"
+        if "results" in value or "memories" in value:
+            return "mem0"
+        if {"passages", "blocks", "core_memory", "archival_memory"} & value.keys():
+            return "letta"
+    first = value[0] if isinstance(value, list) and value else value
+    if isinstance(first, dict):
+        if "memory" in first:
+            return "mem0"
+        if "fact" not in first and ({"text", "value"} & first.keys()):
+            return "letta"
+    return "jsonl"
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _plain(value: Any) -> Iterator[dict[str, Any]]:
+    for item in _listed(value):
+        yield {"fact": item} if isinstance(item, str) else item
+
+
+def _exported(value: Any) -> Iterator[dict[str, Any]]:
+    for item in value.get("facts", []):
+        if item.get("status") in (Status.ACTIVE, Status.PROPOSED):
+            yield item | {"subject": item.get("subject", value.get("subject"))}
+
+
+def _mem0(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        value = value.get("results", value.get("memories", value))
+    for item in _listed(value):
+        yield {
+            "fact": item.get("memory") or item.get("text"),
+            "subject": item.get("user_id"),
+            "valid_from": item.get("created_at"),
+            "metadata": _kept(item),
+        }
+
+
+def _letta(value: Any) -> Iterator[dict[str, Any]]:
+    parts = [value]
+    if isinstance(value, dict):
+        names = ("passages", "archival_memory", "blocks", "core_memory")
+        parts = [value[name] for name in names if name in value] or parts
+    for part in parts:
+        for item in _listed(part):
+            text = item.get("text") or item.get("value")
+            # A block's limit and an empty block say nothing about anybody.
+            if text:
+                yield {
+                    "fact": text,
+                    "subject": item.get("user_id"),
+                    "valid_from": item.get("created_at"),
+                    "metadata": _kept(item),
+                }
+
+
+def _kept(item: dict[str, Any]) -> dict[str, Any]:
+    return {name: item[name] for name in METADATA_KEPT if item.get(name)}
+
+
+def _checked(index: int, item: Any, subject: str | None) -> NewFact:
+    path = f"facts[{index}]"
+    if not isinstance(item, dict):
+        raise FieldError(path, "not_an_object", "must be an object or a text")
+    text = item.get("fact")
+    if not isinstance(text, str) or not text.strip() or len(text) > FACT_MAX:
+        raise FieldError(f"{path}.fact", "invalid", "must be a text that is not blank")
+    if "\x00" in text:
+        raise FieldError(f"{path}.fact", "null_character", "may not hold U+0000")
+    about = item.get("subject") or subject
+    if not isinstance(about, str) or not about:
+        raise FieldError(f"{path}.subject", "required", "say whom this is about")
+    kind = item.get("kind", Kind.OTHER)
+    if kind not in Kind.values:
+        raise FieldError(f"{path}.kind", "invalid", "there is no such kind")
+    metadata = item.get("metadata")
+    return NewFact(
+        subject=about,
+        fact=text,
+        key=item["key"] if isinstance(item.get("key"), str) else None,
+        kind=kind,
+        source_kind=_source_kind(item),
+        pinned=item.get("pinned") is True,
+        metadata=metadata if isinstance(metadata, dict) else {},
+        valid_from=_instant(f"{path}.valid_from", item.get("valid_from")),
+        valid_to=_instant(f"{path}.valid_to", item.get("valid_to")),
+        expires_at=_instant(f"{path}.expires_at", item.get("expires_at")),
+    )
+
+
+def _source_kind(item: dict[str, Any]) -> str:
+    source = item.get("source")
+    kind = source.get("kind") if isinstance(source, dict) else None
+    return kind if kind in SourceKind.values else SourceKind.USER
+
+
+def _instant(path: str, value: Any) -> datetime | None:
+    if value is None:
+        return None
+    try:
+        at = parse_datetime(value) if isinstance(value, str) else None
+    except ValueError:
+        at = None
+    if at is None:
+        raise FieldError(path, "invalid", "must be a time such as 2026-03-01T10:00:00Z")
+    # Other systems export UTC without saying so.
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
