@@ -62,9 +62,17 @@ def _redis() -> str:
     return "ok"
 
 
+_schema_is_current = False
+
+
 def _migrations() -> str:
+    """Looked at until it is right once: nobody takes migrations back under a server."""
+    global _schema_is_current
+    if _schema_is_current:
+        return "ok"
     executor = MigrationExecutor(connection)
     missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    _schema_is_current = not missing
     return f"{len(missing)} not applied" if missing else "ok"
 
 

@@ -52,6 +52,8 @@ def serve(listener: socket.socket) -> None:
         access_log=False,  # requests are counted in /metrics
         server_header=False,
         lifespan="on",
+        # Longer than clients keep idle connections, or they would meet them closed.
+        timeout_keep_alive=75,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
     WebServer(config).run(sockets=[listener])

@@ -25,7 +25,7 @@ from typing import IO
 
 import httpx
 from django.conf import settings
-from django.db import connection
+from django.db import OperationalError, connection
 
 from agentstate.backoff import exponential
 from agentstate.embedded import EmbeddedServices, Postgres, Valkey, prepare_folder
@@ -152,7 +152,10 @@ class Supervisor:
         metrics = self.data_dir / "metrics"
         shutil.rmtree(metrics, ignore_errors=True)  # they count from the server's start
         metrics.mkdir()
-        prepare_database(os.environ["DATABASE_URL"])
+        try:
+            prepare_database(os.environ["DATABASE_URL"])
+        except OperationalError as exc:
+            raise CannotServe(f"Postgres cannot be used: {exc}".strip()) from exc
         collect_static()
         way_in = open_way_in()
         if settings.DEMO and (key := demo_key()):
@@ -171,7 +174,9 @@ class Supervisor:
                         kill_group(child.process.pid)
             self.stopping.set()
 
-        handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        handled = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+            handled.append(signal.SIGHUP)
         before = {number: signal.signal(number, stop) for number in handled}
         try:
             yield
