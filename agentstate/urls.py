@@ -15,6 +15,7 @@ from agentstate.api import errors
 OPEN: dict[str, Any] = {"authentication_classes": [], "permission_classes": []}
 
 urlpatterns = [
+    path("api/v1/", include("sessions_app.api.urls")),  # first: the hottest calls
     path("", access.home, name="home"),
     path("sign-in/", access.sign_in, name="sign-in"),
     path("sign-out/", access.sign_out, name="sign-out"),
@@ -32,7 +33,6 @@ urlpatterns = [
     path("api/v1/schema", SpectacularAPIView.as_view(**OPEN), name="schema"),
     path("api/v1/docs", SpectacularSwaggerView.as_view(**OPEN), name="docs"),
     path("api/v1/", include("access_app.api.urls")),
-    path("api/v1/", include("sessions_app.api.urls")),
     path("api/v1/", include("context_app.api.urls")),
     path("api/v1/", include("runs_app.api.urls")),
     path("api/v1/", include("memory_app.api.urls")),

@@ -85,12 +85,12 @@ def append_events(
         project_id,
         session_id,
         ids,
-        [event.id is not None for event in events],
+        _or_null([event.id is not None or None for event in events]),
         [event.type for event in events],
         payloads,
-        [event.run_id for event in events],
-        [event.step_id for event in events],
-        [event.occurred_at for event in events],
+        _or_null([event.run_id for event in events]),
+        _or_null([event.step_id for event in events]),
+        _or_null([event.occurred_at for event in events]),
         *_tool_columns(events),
         actor,
         by_server,
@@ -155,6 +155,11 @@ def _call(arguments: list[Any]) -> tuple[str, int | None, list[int], Any]:
         cursor.execute(APPEND, arguments)
         row: tuple[str, int | None, list[int], Any] = cursor.fetchone()
     return row
+
+
+def _or_null(values: list[Any]) -> list[Any] | None:
+    """None for a column of nulls: unnest pads with them, and nothing is converted."""
+    return values if any(value is not None for value in values) else None
 
 
 def _idempotency_columns(call: IdempotencyRequest | None) -> list[Any]:

@@ -17,6 +17,7 @@ from sessions_app.api.working_memory import SessionMemoryView, working_memory_pa
 SESSION = "sessions/<uuid:session_id>"
 
 urlpatterns = [
+    path(f"{SESSION}/events", EventListView.as_view()),  # first: the hottest call
     path("sessions", SessionListView.as_view()),
     path(SESSION, SessionView.as_view()),
     path(f"{SESSION}/close", CloseView.as_view()),
@@ -25,7 +26,6 @@ urlpatterns = [
     path(f"{SESSION}/lock", LockView.as_view()),
     path(f"{SESSION}/replay", ReplayView.as_view()),
     path(f"{SESSION}/state", StateView.as_view()),
-    path(f"{SESSION}/events", EventListView.as_view()),
     path(f"{SESSION}/events/stream", SessionStreamView.as_view()),
     *working_memory_paths(SESSION, "session", SessionMemoryView),
     path("events", FeedView.as_view()),
