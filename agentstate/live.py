@@ -1,150 +1,43 @@
-"""The live part: Server-Sent Events that miss nothing and cost appends nothing.
-
-One watcher in each process asks Postgres, twenty times a second while anybody follows,
-how far the followed sessions and projects have come: one index look-up each, in one
-query for all. A stream whose log has grown reads what is new from the log itself.
-Nothing is announced before it is committed, nothing depends on Redis, and a stream that
-is cut off resumes by Last-Event-ID.
+"""Server-Sent Events that miss nothing and cost appends nothing.
 
 Whether a stream may begin is decided by its view, like any other call: the request is
 first handed to the WSGI application, whose answer is either a refusal or the stream's
-`StreamStart`.
+`StreamStart`. What it then sends comes from the tailer (sessions_app.tailer), which the
+sockets of the dashboard share.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-from uuid import UUID
+from dataclasses import dataclass
 
-from django.db import DatabaseError, connection
-
-from access_app.callers import identify
+from access_app.credentials import KeyCredential
 from agentstate import codec, metrics
 from agentstate.bridge import Message, Receive, Scope, Send, WSGIBridge, refuse
-from agentstate.errors import AppError
 from sessions_app import feed
 from sessions_app.api.feed import LIVE_ENVIRON, StreamStart, feed_json
-from sessions_app.feed import FeedFilter, Position
-from sessions_app.log import event_json, read_log
-from sessions_app.models import Session
+from sessions_app.feed import FeedEvent, FeedFilter, Position
+from sessions_app.log import event_json
+from sessions_app.tailer import (
+    Batch,
+    Follower,
+    Following,
+    Item,
+    Place,
+    Topic,
+    batches,
+    tailer,
+)
 
 logger = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.05
 KEEP_ALIVE_SECONDS = 15.0
-KEY_CHECK_SECONDS = 0.5
-PAGE_EVENTS = 200
 STREAMS_PER_PROCESS = 2000
-READ_THREADS = 4
-
-# Reads of all streams share these threads, and so at most as many connections.
-_readers = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="live")
-
-
-@dataclass(eq=False)
-class Follower:
-    """One open stream: what it follows, and a bell for when that may have grown."""
-
-    start: StreamStart
-    key_text: str
-    bell: asyncio.Event = field(default_factory=asyncio.Event)
-    is_over: bool = False
-
-    def ring(self) -> None:
-        self.bell.set()
-
-    def end(self) -> None:
-        self.is_over = True
-        self.bell.set()
-
-
-class Watcher:
-    """Rings the followers whose log has grown; runs while there are any."""
-
-    def __init__(self) -> None:
-        self.followers: set[Follower] = set()
-        self.task: asyncio.Task[None] | None = None
-        self.heights: dict[UUID, int] = {}
-        self.ends: dict[UUID, Position] = {}
-
-    @contextlib.contextmanager
-    def following(self, follower: Follower) -> Iterator[None]:
-        self.followers.add(follower)
-        metrics.STREAMS.inc()
-        if self.task is None or self.task.done():
-            self.task = asyncio.get_running_loop().create_task(self._watch())
-        try:
-            yield
-        finally:
-            self.followers.discard(follower)
-            metrics.STREAMS.dec()
-
-    async def _watch(self) -> None:
-        rounds = 0
-        every = round(KEY_CHECK_SECONDS / POLL_SECONDS)
-        while self.followers:
-            try:
-                await self._look()
-                if rounds % every == 0:
-                    await self._check_keys()
-            except DatabaseError:
-                # Postgres is away: the streams stay open and go on when it is back.
-                logger.warning("the live watcher cannot read", exc_info=True)
-                await asyncio.sleep(1)
-            rounds += 1
-            await asyncio.sleep(POLL_SECONDS)
-        self.heights.clear()
-        self.ends.clear()
-
-    async def _look(self) -> None:
-        sessions = {f.start.session_id for f in self.followers if f.start.session_id}
-        projects = {
-            f.start.project_id for f in self.followers if not f.start.session_id
-        }
-        if sessions:
-            heights = await _read(lambda: _last_seqs(sessions))
-            grown = {s for s, h in heights.items() if self.heights.get(s) != h}
-            self.heights = heights
-            for follower in self.followers:
-                if follower.start.session_id in grown:
-                    follower.ring()
-                elif follower.start.session_id in sessions - heights.keys():
-                    follower.end()  # erased
-        if projects:
-            ends = await _read(lambda: {p: feed.end_of_feed(p) for p in projects})
-            moved = {p for p, end in ends.items() if self.ends.get(p) != end}
-            self.ends = ends
-            for follower in self.followers:
-                if not follower.start.session_id and follower.start.project_id in moved:
-                    follower.ring()
-
-    async def _check_keys(self) -> None:
-        """End the streams of keys that have been revoked or have expired."""
-        texts = {follower.key_text for follower in self.followers}
-        good = await _read(lambda: {text for text in texts if _is_good(text)})
-        for follower in self.followers:
-            if follower.key_text not in good:
-                follower.end()
-
-
-watcher = Watcher()
-
-
-class Batch(NamedTuple):
-    """Messages to send, the place behind them, and whether there is more at once."""
-
-    messages: list[bytes]
-    place: Any
-    has_more: bool
 
 
 async def sse_app(scope: Scope, receive: Receive, send: Send, http: WSGIBridge) -> None:
     """Answer one request for a stream, until the client goes away."""
-    if len(watcher.followers) >= STREAMS_PER_PROCESS:
+    if metrics.open_streams.count >= STREAMS_PER_PROCESS:
         await refuse(send, 503, "too_many_streams", "Too many streams. Try again.")
         return
     answer = await _ask_view(scope, receive, http)
@@ -153,10 +46,11 @@ async def sse_app(scope: Scope, receive: Receive, send: Send, http: WSGIBridge) 
             await send(message)
         return
     start = StreamStart.from_json(codec.loads(answer.body))
-    follower = Follower(start, answer.key_text)
+    follower = Follower(_following(start), KeyCredential(answer.key_text))
+    place = start.place if start.session_id else Position(*start.place)
     await send(_headers_from(answer))
-    with watcher.following(follower):
-        stream = asyncio.create_task(_stream(follower, send))
+    with tailer.follow(follower) as topic, metrics.open_streams.counted():
+        stream = asyncio.create_task(_stream(topic, follower, place, send))
         gone = asyncio.create_task(_wait_for_disconnect(receive))
         done, waiting = await asyncio.wait(
             {stream, gone}, return_when=asyncio.FIRST_COMPLETED
@@ -230,20 +124,12 @@ async def _wait_for_disconnect(receive: Receive) -> None:
         pass
 
 
-async def _stream(follower: Follower, send: Send) -> None:
+async def _stream(topic: Topic, follower: Follower, place: Place, send: Send) -> None:
     await _send_bytes(send, b"retry: 1000\n\n")
-    place: Any = follower.start.place
-    while not follower.is_over:
-        follower.bell.clear()
-        batch = await _read(lambda at=place: _next_batch(follower.start, at))  # type: ignore[misc]
-        place = batch.place
-        if batch.messages:
-            await _send_bytes(send, b"".join(batch.messages))
-        if batch.has_more:
-            continue
-        try:
-            await asyncio.wait_for(follower.bell.wait(), KEEP_ALIVE_SECONDS)
-        except TimeoutError:
+    async for batch in batches(topic, follower, place, KEEP_ALIVE_SECONDS):
+        if batch.items:
+            await _send_bytes(send, _messages(batch))
+        elif batch.is_idle:
             await _send_bytes(send, b": still here\n\n")
 
 
@@ -251,54 +137,27 @@ async def _send_bytes(send: Send, data: bytes) -> None:
     await send({"type": "http.response.body", "body": data, "more_body": True})
 
 
-def _next_batch(start: StreamStart, place: Any) -> Batch:
+def _following(start: StreamStart) -> Following:
     if start.session_id:
-        return _next_of_session(start, start.session_id, int(place))
-    return _next_of_feed(start, Position(*place))
+        wanted = FeedFilter(types=start.types)
+    else:
+        wanted = FeedFilter(start.types, start.agent, None, start.subject)
+    return Following(start.project_id, start.session_id, wanted)
 
 
-def _next_of_session(start: StreamStart, session_id: UUID, after_seq: int) -> Batch:
-    session = Session.objects.filter(project_id=start.project_id, id=session_id).first()
-    if session is None:
-        return Batch([], after_seq, False)
-    found = read_log(session, after_seq=after_seq, types=start.types, limit=PAGE_EVENTS)
-    messages = [_message(str(e.seq), event_json(e)) for e in found.events]
-    place = found.events[-1].seq if found.events else after_seq
-    return Batch(messages, place, found.has_more)
+def _messages(batch: Batch) -> bytes:
+    return b"".join(_message(item) for item in batch.items)
 
 
-def _next_of_feed(start: StreamStart, after: Position) -> Batch:
-    wanted = FeedFilter(start.types, start.agent, None, start.subject)
-    found = feed.read_feed(start.project_id, after, wanted, PAGE_EVENTS)
-    messages = [
-        _message(feed.encode_position(e.position), feed_json(e)) for e in found.events
-    ]
-    return Batch(messages, found.position, found.has_more)
-
-
-def _message(id_: str, data: dict[str, Any]) -> bytes:
-    return f"id: {id_}\ndata: {codec.dumps(data)}\n\n".encode()
-
-
-def _last_seqs(sessions: set[UUID]) -> dict[UUID, int]:
-    rows = Session.objects.filter(id__in=sessions).values_list("id", "last_seq")
-    return dict(rows)
-
-
-def _is_good(key_text: str) -> bool:
-    try:
-        identify(key_text)
-    except AppError:
-        return False
-    return True
-
-
-async def _read[T](query: Callable[[], T]) -> T:
-    return await asyncio.get_running_loop().run_in_executor(_readers, _run, query)
-
-
-def _run[T](query: Callable[[], T]) -> T:
-    try:
-        return query()
-    finally:
-        connection.close()  # back to the pool: a stream holds no connection
+def _message(item: Item) -> bytes:
+    """One event as a stream's message; written once for all streams."""
+    if "sse" not in item.written:
+        if isinstance(item.place, Position):
+            id_ = feed.encode_position(item.place)
+            found = FeedEvent(item.session_id, item.agent, item.place, item.event)
+            data = feed_json(found)
+        else:
+            id_, data = str(item.place), event_json(item.event)
+        item.written["sse"] = f"id: {id_}\ndata: {codec.dumps(data)}\n\n".encode()
+    message: bytes = item.written["sse"]
+    return message

@@ -3,7 +3,9 @@
 Each process writes its own file and `/metrics` adds them up, whichever process answers.
 """
 
+import contextlib
 import os
+from collections.abc import Iterator
 
 from django.conf import settings
 from django.http import HttpRequest
@@ -38,7 +40,35 @@ CONFLICTS = Counter(
     ["code"],
 )
 STREAMS = Gauge("agentstate_streams", "Open live streams.", multiprocess_mode="livesum")
+SOCKETS = Gauge("agentstate_sockets", "Open websockets.", multiprocess_mode="livesum")
+TAILER_SECONDS = Histogram(
+    "agentstate_tailer_seconds",
+    "Time in which the tailer looked once at all that is followed.",
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5),
+)
 METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+
+
+class OpenConnections:
+    """How many connections of a kind this process holds open."""
+
+    def __init__(self, gauge: Gauge) -> None:
+        self.gauge = gauge
+        self.count = 0
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        self.count += 1
+        self.gauge.inc()
+        try:
+            yield
+        finally:
+            self.count -= 1
+            self.gauge.dec()
+
+
+open_streams = OpenConnections(STREAMS)
+open_sockets = OpenConnections(SOCKETS)
 
 
 def record_request(request: HttpRequest, status: int, seconds: float) -> None:

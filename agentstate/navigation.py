@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.http import HttpRequest
 from django.urls import reverse
@@ -57,6 +58,7 @@ def frame(request: HttpRequest) -> dict[str, Any]:
         "may": {right.value: True for right in visit.rights},
         "navigation": links(visit, request.path),
         "projects": _projects(visit.user),
+        "silence_seconds": 2 * settings.SOCKET_PING_SECONDS,
     }
 
 

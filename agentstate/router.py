@@ -2,11 +2,14 @@
 
 import re
 
+from channels.routing import URLRouter
+
 from agentstate import live
 from agentstate.bridge import Receive, Scope, Send, WSGIBridge
+from sessions_app.routing import websocket_urlpatterns
+from sessions_app.tailer import tailer
 
 STREAM = re.compile(r"/api/v1/(?:sessions/[^/]+/)?events/stream/?\Z")
-POLICY_VIOLATION = 1008
 
 
 class Router:
@@ -14,20 +17,17 @@ class Router:
 
     def __init__(self, http: WSGIBridge) -> None:
         self.http = http
+        self.sockets = URLRouter(websocket_urlpatterns)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["type"] == "websocket":
-            await self._refuse_socket(receive, send)
+            await self.sockets(scope, receive, send)
         elif scope["method"] == "GET" and STREAM.match(scope["path"]):
             await live.sse_app(scope, receive, send, self.http)
         else:
             await self.http(scope, receive, send)
-
-    async def _refuse_socket(self, receive: Receive, send: Send) -> None:
-        await receive()
-        await send({"type": "websocket.close", "code": POLICY_VIOLATION})
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
@@ -38,5 +38,5 @@ class Router:
 
     def end_streams(self) -> None:
         """Let every open stream end by itself; its client resumes where it was."""
-        for follower in live.watcher.followers:
+        for follower in tailer.followers:
             follower.end()

@@ -6,12 +6,15 @@ holds and several processes accept from.
 
 import argparse
 import asyncio
+import os
 import socket
 import sys
 from types import FrameType
 
 import uvicorn
+from django.conf import settings
 
+SOCKET_FRAME_BYTES = 64 * 1024  # that a client may send; it sends few and small ones
 GRACE_SECONDS = 5  # for requests in flight when the process is told to stop
 
 
@@ -46,6 +49,7 @@ def shared_web_command(descriptor: int) -> list[str]:
 
 
 def serve(listener: socket.socket) -> None:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "agentstate.settings")
     config = uvicorn.Config(
         "agentstate.asgi:application",
         log_config=None,  # Django's settings configure logging
@@ -55,6 +59,11 @@ def serve(listener: socket.socket) -> None:
         # Longer than clients keep idle connections, or they would meet them closed.
         timeout_keep_alive=75,
         timeout_graceful_shutdown=GRACE_SECONDS,
+        ws_max_size=SOCKET_FRAME_BYTES,
+        ws_ping_interval=settings.SOCKET_PING_SECONDS,
+        ws_ping_timeout=settings.SOCKET_PING_SECONDS,
+        # Compressing for each of many sockets would cost more than it saves.
+        ws_per_message_deflate=False,
     )
     WebServer(config).run(sockets=[listener])
 

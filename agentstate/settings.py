@@ -190,6 +190,8 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "COMPONENT_SPLIT_PATCH": False,
 }
+# A socket whose other side has vanished is noticed, on both sides, within two of these.
+SOCKET_PING_SECONDS = env_int("AGENTSTATE_SOCKET_PING_SECONDS", 20, low=1, high=300)
 DATA_UPLOAD_MAX_MEMORY_SIZE = None  # the parser enforces REQUEST_MAX_BYTES, with a 413
 REQUEST_MAX_BYTES = 40 * 1024 * 1024
 EVENT_PAYLOAD_MAX_BYTES = 32 * 1024 * 1024

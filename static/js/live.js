@@ -10,7 +10,7 @@
   const followed = document.querySelectorAll("[data-follow-session], [data-follow-feed]");
   if (!path || !followed.length) return;
 
-  const SILENCE_MS = 40000; // the server speaks every 20 s
+  const SILENCE_MS = 1000 * Number(document.body.dataset.silenceS); // two pings
   const FIRST_WAIT_MS = 500;
   const LONGEST_WAIT_MS = 20000;
   const REFRESH_MS = 1000;
@@ -94,7 +94,7 @@
 
     receive(message) {
       this.place = message.cursor;
-      if (message.count) this.change();
+      this.change();
     }
 
     // At once when it was quiet, at most once in REFRESH_MS otherwise.
@@ -196,7 +196,7 @@
   window.addEventListener("online", () => { if (!socket) connect(); });
   window.addEventListener("pagehide", () => { const open = socket; socket = null; open?.close(); });
   window.addEventListener("pageshow", (event) => { if (event.persisted) connect(); });
-  setInterval(watch, 2000);
+  setInterval(watch, 1000);
   show("none", "Connecting");
   connect();
 })();
