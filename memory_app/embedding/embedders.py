@@ -5,7 +5,7 @@ other. `packaged` is the model that an installed wheel brings: no network, no do
 """
 
 import importlib.util
-import threading
+import json
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -21,6 +21,7 @@ from memory_app.errors import EmbedderFailed
 PACKAGED_MODEL = "potion-base-8M"
 OPENAI_URL = "https://api.openai.com/v1"
 BATCH = 256
+STATIC_TOKENS = 512  # of a text; the rest of a longer one is not looked at
 
 type Vectors = NDArray[np.float32]
 
@@ -78,22 +79,55 @@ def unit(vectors: Any) -> Vectors:
 
 
 class StaticEmbedder:
-    """A model2vec folder: a table of token vectors, read once in a process."""
+    """A model2vec folder: a text's vector is the mean of its tokens' vectors.
+
+    Read here rather than by the package of that name, which takes seconds to import
+    what this never uses; the vectors are the same. The table is mapped, not loaded, so
+    that all processes share it.
+    """
 
     is_local = True
 
     def __init__(self, folder: Path | str) -> None:
-        from model2vec import StaticModel
+        from tokenizers import Tokenizer
 
         try:
-            self._model = StaticModel.from_pretrained(str(folder), force_download=False)
-        except Exception as exc:
-            raise EmbedderFailed(f"no model2vec model in {folder}: {exc}") from exc
-        self._lock = threading.Lock()
+            self._tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
+            self._table = _mapped_table(Path(folder) / "model.safetensors")
+        except Exception as exc:  # tokenizers raises bare Exception
+            name = type(exc).__name__
+            raise EmbedderFailed(f"no model2vec model in {folder}: {name}") from exc
+        self._unknown = self._tokenizer.token_to_id("[UNK]")
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        with self._lock:
-            return unit(self._model.encode(list(texts), show_progress_bar=False))
+        encoded = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return unit(np.stack([self._mean(each.ids) for each in encoded]))
+
+    def _mean(self, ids: list[int]) -> Vectors:
+        known = [id_ for id_ in ids if id_ != self._unknown][:STATIC_TOKENS]
+        if not known:
+            return np.zeros(self._table.shape[1], dtype=np.float32)
+        mean: Vectors = self._table[known].mean(axis=0, dtype=np.float32)
+        return mean
+
+
+def _mapped_table(path: Path) -> Vectors:
+    """Map the one tensor of a safetensors file: a header in JSON, then the numbers."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        tensors = json.loads(file.read(size))
+    tensors.pop("__metadata__", None)
+    if set(tensors) != {"embeddings"}:
+        raise ValueError("only models with one table are read here")
+    table = tensors["embeddings"]
+    mapped: Vectors = np.memmap(
+        path,
+        dtype={"F32": "<f4", "F16": "<f2"}[table["dtype"]],
+        mode="r",
+        offset=8 + size + table["data_offsets"][0],
+        shape=tuple(table["shape"]),
+    )
+    return mapped
 
 
 class OnnxEmbedder:

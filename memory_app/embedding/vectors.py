@@ -132,6 +132,11 @@ _dimensions: dict[tuple[UUID, str], int] = {}
 REMEMBERED_MODELS = 10_000
 
 
+def forget_dimensions() -> None:
+    """Make this process read them anew."""
+    _dimensions.clear()
+
+
 def literal(vector: Vectors) -> str:
     """Return the vector as pgvector reads it."""
     return "[" + ",".join(format(value, ".7g") for value in vector.tolist()) + "]"
