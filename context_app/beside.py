@@ -119,7 +119,7 @@ def _step_line(step: Step) -> str:
 
 def working_memory(session: Session, keys: Iterable[str]) -> Section | None:
     """The entries asked for; one that has expired is named as such."""
-    scope = Scope("session", session.project_id, session.pk, session.last_seq)
+    scope = Scope(session.project_id, session.pk, session.last_seq)
     found = [(key, *_entry(scope, key)) for key in keys]
     if not found:
         return None

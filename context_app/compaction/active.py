@@ -58,15 +58,11 @@ def active_summaries(session: Session, at_seq: int) -> Active:
     if not page.events:
         return Active()
     newest = page.events[0]
-    named: list[int] = newest.payload["active"]
+    named = _seqs(newest.payload.get("active"))
     known = {newest.seq: newest}
     known |= {e.seq: e for e in _read(session, [s for s in named if s != newest.seq])}
-    return Active(tuple(_summary(known[seq]) for seq in named), newest.seq)
-
-
-def summaries_at(session: Session, seqs: list[int]) -> list[Summary]:
-    """Return the summaries that these events hold, oldest first."""
-    return [_summary(event) for event in _read(session, seqs)]
+    found = [_summary(known[seq]) for seq in named if seq in known]
+    return Active(tuple(s for s in found if s is not None), newest.seq)
 
 
 def _read(session: Session, seqs: list[int]) -> list[StoredEvent]:
@@ -83,14 +79,29 @@ def _read(session: Session, seqs: list[int]) -> list[StoredEvent]:
     return found
 
 
-def _summary(event: StoredEvent) -> Summary:
+def _summary(event: StoredEvent) -> Summary | None:
+    """The summary that an event holds; None if it was blanked, to forget a subject."""
     payload = event.payload
+    text, reach = (
+        payload.get("summary"),
+        (payload.get("from_seq"), payload.get("up_to_seq")),
+    )
+    if (
+        not isinstance(text, str)
+        or not text
+        or not all(isinstance(s, int) for s in reach)
+    ):
+        return None
     return Summary(
         event.seq,
         payload["from_seq"],
         payload["up_to_seq"],
-        payload["summary"],
-        tuple(payload["keep"]),
-        tuple(payload["replaces"]),
+        text,
+        tuple(_seqs(payload.get("keep"))),
+        tuple(_seqs(payload.get("replaces"))),
         payload,
     )
+
+
+def _seqs(value: Any) -> list[int]:
+    return [s for s in value if isinstance(s, int)] if isinstance(value, list) else []
