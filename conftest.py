@@ -21,7 +21,7 @@ os.environ["DJANGO_SETTINGS_MODULE"] = "agentstate.settings"
 
 from tests import services  # noqa: E402
 
-pytest_plugins = ("tests.fixtures",)
+pytest_plugins = ("tests.fixtures", "tests.verification")
 
 # A machine that is busy is no failure: examples have no deadline.
 hypothesis.settings.register_profile("suite", max_examples=50, deadline=None)
