@@ -7,11 +7,11 @@ the figures would be the client's.
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection as Pipe
-from typing import Any
+from typing import Any, Protocol
 
 MAX_PROCESSES = 2
 RECEIVE_BYTES = 1 << 20
@@ -106,13 +106,16 @@ class Measured:
         return ordered[at] * 1000
 
 
-type Requests = Callable[[int], Iterator[bytes]]
+class Requests(Protocol):
+    """What each connection sends; it must be picklable, for it goes to a process."""
+
+    def __call__(self, number: int) -> Iterator[bytes]: ...
 
 
 def load(port: int, connections: int, seconds: float, requests: Requests) -> Measured:
     """Send `requests(n)` over connection n, each after the answer to the one before."""
     processes = min(connections, MAX_PROCESSES)
-    context = get_context("fork")
+    context = get_context("spawn")
     pipes, children = [], []
     for number in range(processes):
         own = range(number, connections, processes)
@@ -124,7 +127,11 @@ def load(port: int, connections: int, seconds: float, requests: Requests) -> Mea
         theirs.close()
         pipes.append(ours)
         children.append(child)
-    results = [_result(pipe) for pipe in pipes]
+    for pipe in pipes:
+        _received(pipe)  # it is ready
+    for pipe in pipes:
+        pipe.send("go")
+    results = [_received(pipe) for pipe in pipes]
     for child in children:
         child.join()
     whole = Measured(elapsed=max(each.elapsed for each in results))
@@ -133,7 +140,7 @@ def load(port: int, connections: int, seconds: float, requests: Requests) -> Mea
     return whole
 
 
-def _result(pipe: Any) -> Measured:
+def _received(pipe: Any) -> Measured:
     try:
         result = pipe.recv()
     except EOFError:
@@ -152,18 +159,18 @@ def _serve_load(
     requests: Requests,
 ) -> None:
     try:
-        pipe.send(_loop(port, numbers, seconds, requests))
+        sources = {Connection(port): requests(number) for number in numbers}
+        pipe.send(Measured())
+        pipe.recv()
+        pipe.send(_loop(sources, seconds))
     except Exception as exc:
         pipe.send(exc)
 
 
-def _loop(port: int, numbers: range, seconds: float, requests: Requests) -> Measured:
+def _loop(sources: dict[Connection, Iterator[bytes]], seconds: float) -> Measured:
     measured = Measured()
     selector = selectors.DefaultSelector()
-    sources: dict[Connection, Iterator[bytes]] = {}
-    for number in numbers:
-        connection = Connection(port)
-        sources[connection] = requests(number)
+    for connection in sources:
         selector.register(connection.socket, selectors.EVENT_READ, connection)
     begun = time.perf_counter()
     for connection, source in sources.items():

@@ -1,9 +1,11 @@
 """What is measured, each over HTTP against the running server."""
 
+import itertools
 import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -15,7 +17,6 @@ TEXT = "x" * 135  # with its frame a payload of about 150 bytes
 LONG_LOG = 100_000
 CONVERSATION = 3_000
 BATCH = 1_000
-KINDS = ("message.user", "tool.call", "tool.result")
 
 
 def event(number: int) -> dict[str, Any]:
@@ -46,6 +47,35 @@ def body_of(events: list[dict[str, Any]]) -> bytes:
     return json.dumps({"events": events}).encode()
 
 
+def append_request(
+    key: str, session: str, events: list[dict[str, Any]], headers: str = ""
+) -> bytes:
+    path = f"/api/v1/sessions/{session}/events"
+    return request("POST", path, key, body_of(events), headers)
+
+
+@dataclass(frozen=True)
+class Appends:
+    """Appends without end: the n-th of `connections` has every n-th session."""
+
+    key: str
+    sessions: list[str]
+    connections: int
+    events: int
+    turns: bool
+    with_key: bool
+
+    def __call__(self, number: int) -> Iterator[bytes]:
+        for count in itertools.count(number, self.connections):
+            session = self.sessions[count % len(self.sessions)]
+            if self.turns:
+                items = turn(count)
+            else:
+                items = [event(count + i) for i in range(self.events)]
+            header = f"Idempotency-Key: {uuid4()}\r\n" if self.with_key else ""
+            yield append_request(self.key, session, items, header)
+
+
 class Bench:
     """Measures of one running server. Times are seconds, rates appends a second."""
 
@@ -74,29 +104,14 @@ class Bench:
     ) -> Measured:
         """Append over `connections`, to 64 sessions by turns or all to one."""
         sessions = [self.new_session()] if one_session else self.sessions
-
-        def requests(number: int) -> Iterator[bytes]:
-            count = number
-            while True:
-                session = sessions[count % len(sessions)]
-                items = (
-                    turn(count) if turns else [event(count + i) for i in range(events)]
-                )
-                header = f"Idempotency-Key: {uuid4()}\r\n" if with_key else ""
-                yield self.append_request(session, items, header)
-                count += connections
-
+        requests = Appends(
+            self.stack.key, sessions, connections, events, turns, with_key
+        )
         return load(self.stack.port, connections, self.seconds, requests)
-
-    def append_request(
-        self, session: str, events: list[dict[str, Any]], headers: str = ""
-    ) -> bytes:
-        path = f"/api/v1/sessions/{session}/events"
-        return request("POST", path, self.stack.key, body_of(events), headers)
 
     def append(self, session: str, events: list[dict[str, Any]]) -> float:
         begun = time.perf_counter()
-        self.connection.ask(self.append_request(session, events))
+        self.connection.ask(append_request(self.stack.key, session, events))
         return time.perf_counter() - begun
 
     def long_session(self) -> str:
