@@ -12,21 +12,55 @@ from bench.postgres import PgBench
 from bench.stack import running
 
 RESULTS = Path(__file__).resolve().parent / "results"
+DOCS = RESULTS.parent.parent / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 
 
 class Report:
-    """Prints each figure as it comes and keeps it for the file."""
+    """Prints each figure as it comes and keeps it for the files."""
 
     def __init__(self) -> None:
         self.figures: dict[str, dict[str, float]] = {}
+        self.sections: dict[str, list[str]] = {}
 
     def section(self, title: str) -> None:
         print(f"\n{title}", flush=True)
+        self.sections[title] = []
 
     def note(self, name: str, **figures: float) -> None:
         self.figures[name] = {key: round(value, 3) for key, value in figures.items()}
+        self.sections[list(self.sections)[-1]].append(name)
         shown = "  ".join(f"{k} {_shown(v)}" for k, v in figures.items())
         print(f"  {name:<44} {shown}", flush=True)
+
+    def keep(self) -> Path:
+        RESULTS.mkdir(exist_ok=True)
+        path = RESULTS / time.strftime("%Y%m%d-%H%M%S.json")
+        path.write_text(json.dumps(self.figures, indent=1) + "\n")
+        return path
+
+    def write_docs(self) -> None:
+        """Put the figures between the two marks of docs/benchmarks.md."""
+        before, mark, rest = DOCS.read_text().partition(BEGIN)
+        _, end, after = rest.partition(END)
+        if not (mark and end):
+            raise SystemExit(f"{DOCS.name} has no {BEGIN} and {END}")
+        tables = "\n".join(self._table(title) for title in self.sections)
+        DOCS.write_text(f"{before}{BEGIN}\n\n{tables}\n{END}{after}")
+
+    def _table(self, title: str) -> str:
+        rows = [self.figures[name] for name in self.sections[title]]
+        columns = list(dict.fromkeys(column for row in rows for column in row))
+        lines = [
+            f"### {title[0].upper()}{title[1:]}",
+            "",
+            "| | " + " | ".join(c.replace("_", " ") for c in columns) + " |",
+            "|---" * (len(columns) + 1) + "|",
+        ]
+        for name, row in zip(self.sections[title], rows, strict=True):
+            cells = [_shown(row[c]) if c in row else "" for c in columns]
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        return "\n".join([*lines, ""])
 
 
 def _shown(value: float) -> str:
@@ -37,6 +71,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--seconds", type=float, default=4, help="of each measure of throughput"
+    )
+    parser.add_argument(
+        "--write-docs",
+        action="store_true",
+        help="put the figures in docs/benchmarks.md",
     )
     options = parser.parse_args()
     report = Report()
@@ -49,9 +88,9 @@ def main() -> None:
         measure_throughput(bench, pgbench, report)
         measure_flatness(bench, report)
     print(f"\n{time.monotonic() - begun:.0f} seconds in all")
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / time.strftime("%Y%m%d-%H%M%S.json")
-    path.write_text(json.dumps(report.figures, indent=1) + "\n")
+    path = report.keep()
+    if options.write_docs:
+        report.write_docs()
     print(f"kept in bench/results/{path.name}")
 
 
