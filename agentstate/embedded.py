@@ -216,7 +216,6 @@ class Postgres:
 
     def _make_cluster(self) -> None:
         """Run initdb into a folder aside, so that one cut short is never taken up."""
-        _open_to_service_user(self.folder.parent, self.account)
         if self.folder.exists():
             return
         unfinished = self.folder.with_name("postgres.new")
@@ -389,6 +388,7 @@ class EmbeddedServices:
         prepare_folder(self.data_dir)
         load_secrets(self.data_dir)
         account = Account.for_services() if postgres or valkey else Account(None, None)
+        _open_to_service_user(self.data_dir, account)
         ports = self._last_ports()
         self.postgres = (
             Postgres(
@@ -464,7 +464,7 @@ def _open_to_service_user(folder: Path, account: Account) -> None:
     if account.user is None:
         return
     for path in (folder, POSTGRES_BIN, VALKEY_SERVER):
-        for above in path.parents:
+        for above in path.absolute().parents:
             mode = above.stat().st_mode
             if not mode & stat.S_IXOTH:
                 above.chmod(mode | stat.S_IXOTH)

@@ -114,7 +114,6 @@ def other_project() -> Any:
 
 def make_project() -> Any:
     from access_app.services import create_project
-
     from agentstate.ids import new_id
 
     return create_project(f"test-{new_id()}")

@@ -5,8 +5,10 @@ def test_healthz_says_ok():
     assert Client().get("/healthz").json() == {"status": "ok"}
 
 
-def test_home_leads_to_the_documentation():
-    assert b'href="/api/v1/docs"' in Client().get("/").content
+def test_home_leads_to_the_sign_in():
+    answer = Client().get("/")
+    assert answer.status_code == 302
+    assert answer["Location"].startswith("/sign-in/")
 
 
 def test_readyz_tells_of_each_part():
