@@ -12,7 +12,7 @@ from django.http import HttpRequest
 
 # prometheus_client chooses between memory and files when it is first imported.
 os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", str(settings.DATA_DIR / "metrics"))
-os.makedirs(os.environ["PROMETHEUS_MULTIPROC_DIR"], exist_ok=True)
+os.makedirs(os.environ["PROMETHEUS_MULTIPROC_DIR"], mode=0o700, exist_ok=True)
 
 from prometheus_client import (  # noqa: E402
     CollectorRegistry,

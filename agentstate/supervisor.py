@@ -151,7 +151,7 @@ class Supervisor:
     def _prepare(self) -> WayIn:
         metrics = self.data_dir / "metrics"
         shutil.rmtree(metrics, ignore_errors=True)  # they count from the server's start
-        metrics.mkdir()
+        metrics.mkdir(mode=0o700)
         try:
             prepare_database(os.environ["DATABASE_URL"])
         except OperationalError as exc:
