@@ -9,6 +9,7 @@ from django.utils import timezone
 from access_app.roles import Visit
 from agentstate.charts import BarChart, bar_chart
 from agentstate.clock import db_now
+from memory_app.models import Fact
 from runs_app import overview as runs
 from runs_app.models import Run
 from runs_app.overview import count_at_most
@@ -104,9 +105,13 @@ def _figures(visit: Visit, now: datetime) -> "list[Figure]":
 
 
 def _needs(visit: Visit) -> "list[Figure]":
+    facts = Fact.objects.in_project(visit.project.id).filter(status="proposed")
+    review = count_at_most(facts)
     waiting = runs.waiting_for_people(visit.project.id)
     inbox = reverse("runs:inbox", args=[visit.project.slug])
-    return [
+    memory = reverse("memory:memory", args=[visit.project.slug])
+    needs = [Figure("facts to review", review, f"{memory}?view=review")]
+    return (needs if review else []) + [
         Figure(
             f"step{'' if waiting[kind] == 1 else 's'} {text}",
             waiting[kind],

@@ -23,6 +23,7 @@ urlpatterns = [
     path("p/<slug:slug>/", include("access_app.urls")),
     path("p/<slug:slug>/", include("sessions_app.urls")),
     path("p/<slug:slug>/", include("runs_app.urls")),
+    path("p/<slug:slug>/", include("memory_app.urls")),
     path("healthz", views.healthz),
     path("readyz", views.readyz),
     path("metrics", views.metrics),
