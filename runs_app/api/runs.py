@@ -25,7 +25,6 @@ from runs_app.api.serializers import (
     PlanIn,
     PolicyIn,
     PolicyOut,
-    ReasonIn,
     RejectedOut,
     RunListParams,
     RunOut,
@@ -33,12 +32,13 @@ from runs_app.api.serializers import (
     SignalIn,
     SignalOut,
     StepOut,
-    WhyOut,
+    WaitsOut,
 )
 from runs_app.models import RejectedCompletion, Run, Step
 from runs_app.querysets import RunQuerySet
 from runs_app.reads import rejected_json, run_json, steps_shown, why_run_waits
 from runs_app.services import RunFields
+from sessions_app.api.serializers import ReasonIn
 from sessions_app.errors import SessionNotFound
 from sessions_app.services import SessionFields, create_session, get_session
 
@@ -339,7 +339,7 @@ class WhyView(RunCallView):
     @documented(
         "why_run_waits",
         "Say what a run waits for, and since when",
-        responses={200: WhyOut},
+        responses={200: WaitsOut},
         response_example={
             "run": RUN_ID,
             "state": "waiting",

@@ -12,7 +12,7 @@ from agentstate.api.serializers import (
     StringField,
 )
 from runs_app.states import Effect, RunState, SecondRun, StepState
-from sessions_app.api.serializers import LabelsField, name_field
+from sessions_app.api.serializers import LabelsField, ReasonIn, name_field
 
 LABEL_HELP = "`name:value`; repeat it for several, all of which must hold."
 
@@ -284,10 +284,6 @@ class RunListParams(PageParams):
         return labels
 
 
-class ReasonIn(StrictSerializer):
-    reason = StringField(max_length=1000, required=False, allow_blank=True, default="")
-
-
 class PlanIn(StrictSerializer):
     plan_version = serializers.IntegerField(min_value=1, max_value=2**53)
     append = serializers.ListField(child=JSONValueField(), required=False)
@@ -339,7 +335,7 @@ class ResolveIn(ReasonIn):
     error = JSONValueField(required=False, help_text="With `give_up`.")
 
 
-class WhyOut(serializers.Serializer[Any]):
+class WaitsOut(serializers.Serializer[Any]):
     run = serializers.UUIDField()
     state = serializers.CharField()
     waits = serializers.ListField(child=JSONValueField())
@@ -420,7 +416,7 @@ class LimitOut(serializers.Serializer[Any]):
     in_use = serializers.IntegerField()
 
 
-class BulkFilterIn(StrictSerializer):
+class RunFilterIn(StrictSerializer):
     agent = name_field(required=False)
     session = serializers.UUIDField(required=False)
     state = serializers.ListField(
@@ -430,16 +426,16 @@ class BulkFilterIn(StrictSerializer):
     retrying = serializers.BooleanField(required=False)
 
 
-class BulkIn(ReasonIn):
+class BulkRunsIn(ReasonIn):
     action = serializers.ChoiceField(choices=["cancel", "pause", "resume", "retry"])
-    filter = BulkFilterIn()
+    filter = RunFilterIn()
     dry_run = serializers.BooleanField(required=False, default=False)
     limit = serializers.IntegerField(
         required=False, default=1000, min_value=1, max_value=1000
     )
 
 
-class BulkOut(serializers.Serializer[Any]):
+class BulkRunsOut(serializers.Serializer[Any]):
     action = serializers.CharField()
     dry_run = serializers.BooleanField()
     matched = serializers.IntegerField(help_text="At most `limit`.")
