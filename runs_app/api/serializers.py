@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from agentstate.api.params import PageParams
@@ -89,6 +90,15 @@ class NewStepIn(StrictSerializer):
     concurrency_key = name_field(required=False)
 
 
+@extend_schema_field(NewStepIn(many=True))
+class StepsField(JSONValueField):
+    """A plan's list of steps, read by `plans`: a million of them would take long here."""
+
+
+class PlanStepsIn(StrictSerializer):
+    steps = StepsField(required=False)
+
+
 class BudgetIn(StrictSerializer):
     max_tool_calls = serializers.IntegerField(
         required=False, allow_null=True, min_value=0, max_value=2**53
@@ -124,12 +134,8 @@ class CreateRunIn(StrictSerializer):
         "again returns the same run with 200.",
     )
     agent = name_field(required=False, allow_blank=True)
-    steps = serializers.ListField(
-        child=JSONValueField(), required=False, help_text="The plan; see PlanStep."
-    )
-    plan = serializers.DictField(
-        required=False, help_text="`{steps: […]}`, the same as steps."
-    )
+    steps = StepsField(required=False, help_text="The plan.")
+    plan = PlanStepsIn(required=False, help_text="`{steps: […]}`, the same as steps.")
     input = JSONValueField(required=False)
     labels = LabelsField(required=False)
     priority = serializers.IntegerField(
@@ -286,9 +292,8 @@ class RunListParams(PageParams):
 
 class PlanIn(StrictSerializer):
     plan_version = serializers.IntegerField(min_value=1, max_value=2**53)
-    append = serializers.ListField(child=JSONValueField(), required=False)
-    replace = serializers.ListField(
-        child=JSONValueField(),
+    append = StepsField(required=False)
+    replace = StepsField(
         required=False,
         help_text="In place of all steps that are pending or waiting.",
     )

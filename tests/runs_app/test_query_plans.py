@@ -22,8 +22,6 @@ def crowd(request, runs, work):
     made = [runs.create(["a", "b", "c"]) for _ in range(30)]
     for step in work.claim(max=30):
         work.complete(step)
-    with connection.cursor() as cursor:
-        cursor.execute("VACUUM")  # the rows of the crowd before, rolled back
     with transaction.atomic():
         copy_steps(made[0]["steps"][2]["id"], blocked, "pending", 1)
         copy_steps(made[0]["steps"][0]["id"], finished, "done", 0)
@@ -64,13 +62,14 @@ def buffers_of(query, arguments):
     return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
 
 
-@pytest.mark.parametrize("wanted", [(None, None), (["b"], None), (None, [""])])
-def test_24_a_claim_reads_fewer_than_50_buffers(crowd, project, wanted):
-    arguments = [project.id, *wanted]
-    buffers_of(CLAIM, arguments)  # the functions' plans are made
-    read = [buffers_of(CLAIM, arguments) for _ in range(5)]
-    print(f"claim {wanted}: {read} buffers")
-    assert max(read) < 50
+def test_24_a_claim_reads_fewer_than_50_buffers(crowd, project):
+    """All that it reads and writes, the log included."""
+    for wanted in ((None, None), (["b"], None), (None, [""])):
+        arguments = [project.id, *wanted]
+        buffers_of(CLAIM, arguments)  # the functions' plans are made
+        read = [buffers_of(CLAIM, arguments) for _ in range(5)]
+        print(f"claim by {wanted}: {read} buffers")
+        assert max(read) < 50
 
 
 def nodes(plan):
