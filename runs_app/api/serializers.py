@@ -92,7 +92,7 @@ class NewStepIn(StrictSerializer):
 
 @extend_schema_field(NewStepIn(many=True))
 class StepsField(JSONValueField):
-    """A plan's list of steps, read by `plans`: a million of them would take long here."""
+    """A plan's list of steps, read by `plans`: a million would take long here."""
 
 
 class PlanStepsIn(StrictSerializer):

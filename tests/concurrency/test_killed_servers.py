@@ -1,10 +1,11 @@
-"""SIGKILL to servers and sweepers: what was acknowledged holds, and the rest goes on."""
+"""SIGKILL to servers and sweepers: what was acknowledged holds; the rest goes on."""
 
 import os
 import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -50,14 +51,10 @@ def test_st_08_a_cancel_goes_on_after_the_server_was_killed(
     parent = runs.create([{"tool": "a", "depends_on": []} for _ in range(200)])
     children = [runs.create(["b"], parent_run=parent["id"])["id"] for _ in range(30)]
     assert len(work.claim(max=20, run=parent["id"])) == 20
-    stop = threading.Event()
-    after: list[str] = []
 
     def cancel():
-        try:
+        with suppress(httpx.HTTPError):
             remote.post(f"/runs/{parent['id']}/cancel", json={}).raise_for_status()
-        except httpx.HTTPError:
-            pass
 
     thread = threading.Thread(target=cancel)
     thread.start()
@@ -65,9 +62,7 @@ def test_st_08_a_cancel_goes_on_after_the_server_was_killed(
     wait_until(lambda: runs.get(parent)["state"] == "cancelling", 20)
     server.kill()
     thread.join()
-    stop.set()
-    after += [s["run"] for s in work.claim(max=100)]
-    assert parent["id"] not in after
+    assert parent["id"] not in [s["run"] for s in work.claim(max=100)]
     clock.advance(seconds=60)
     for _ in range(4):
         sweep(project.id)
