@@ -9,7 +9,7 @@ from django.contrib import messages
 from django.contrib.auth.models import User
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import ObjectDoesNotExist
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -30,8 +30,8 @@ class PageRequest(HttpRequest):
     htmx: Any
 
 
-type Page[**P] = Callable[Concatenate[PageRequest, P], HttpResponse]
-type PlainView = Callable[..., HttpResponse]
+type Page[**P] = Callable[Concatenate[PageRequest, P], HttpResponseBase]
+type PlainView = Callable[..., HttpResponseBase]
 
 
 def project_page[**P](right: Right) -> Callable[[Page[P]], PlainView]:
@@ -62,7 +62,7 @@ def project_action[**P](right: Right) -> Callable[[Page[P]], PlainView]:
 
 def _inside_project(view: Page[Any], right: Right) -> PlainView:
     @wraps(view)
-    def enter(request: PageRequest, slug: str, **kwargs: Any) -> HttpResponse:
+    def enter(request: PageRequest, slug: str, **kwargs: Any) -> HttpResponseBase:
         if not request.user.is_authenticated:
             return to_sign_in(request)
         request.visit = find_visit(request.user, slug)

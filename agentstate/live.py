@@ -32,6 +32,7 @@ from sessions_app.tailer import (
 logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 15.0
+SEND_SECONDS = 30.0  # a client that takes nothing for so long is cut off, and resumes
 STREAMS_PER_PROCESS = 2000
 
 
@@ -58,11 +59,15 @@ async def sse_app(scope: Scope, receive: Receive, send: Send, http: WSGIBridge) 
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-    for task in done:
-        if task is stream and task.exception() is not None:
-            logger.warning("stream ended", exc_info=task.exception())
-    if stream in done:
-        with contextlib.suppress(Exception):
+    if stream not in done:
+        return
+    failure = stream.exception()
+    if isinstance(failure, TimeoutError):
+        return  # an ending would wait for the client just as long
+    if failure is not None:
+        logger.warning("stream ended", exc_info=failure)
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(SEND_SECONDS):
             await send({"type": "http.response.body", "body": b""})
 
 
@@ -134,7 +139,9 @@ async def _stream(topic: Topic, follower: Follower, place: Place, send: Send) ->
 
 
 async def _send_bytes(send: Send, data: bytes) -> None:
-    await send({"type": "http.response.body", "body": data, "more_body": True})
+    """Send, or raise TimeoutError if the client takes nothing for SEND_SECONDS."""
+    async with asyncio.timeout(SEND_SECONDS):
+        await send({"type": "http.response.body", "body": data, "more_body": True})
 
 
 def _following(start: StreamStart) -> Following:

@@ -6,7 +6,9 @@ Each process writes its own file and `/metrics` adds them up, whichever process 
 import contextlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
+import psutil
 from django.conf import settings
 from django.http import HttpRequest
 
@@ -81,6 +83,18 @@ def record_request(request: HttpRequest, status: int, seconds: float) -> None:
 
 def exposition() -> bytes:
     """Everything that was counted since the server started, as Prometheus reads it."""
+    _forget_the_dead()
     registry = CollectorRegistry()
     MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return generate_latest(registry)
+
+
+def _forget_the_dead() -> None:
+    """Drop the live gauges of processes that were killed: they left them as they were.
+
+    What such a process has counted stays.
+    """
+    for path in Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]).glob("gauge_live*_*.db"):
+        pid = path.stem.rpartition("_")[2]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            path.unlink(missing_ok=True)

@@ -28,8 +28,12 @@ class Entry:
 
 ENTRIES = (
     Entry("Overview", "overview", Right.SEE_SESSIONS, "o"),
+    Entry("Runs", "runs:list", Right.SEE_SESSIONS, "r"),
+    Entry("Inbox", "runs:inbox", Right.SEE_SESSIONS, "i"),
+    Entry("Workers", "runs:workers", Right.SEE_SESSIONS, "w"),
     Entry("Sessions", "sessions:list", Right.SEE_SESSIONS, "s"),
-    Entry("Search", "sessions:search", Right.SEE_SESSIONS, "f"),
+    Entry("Memory", "memory:memory", Right.SEE_MEMORY, "m"),
+    Entry("Search", "sessions:search", Right.SEE_PAYLOADS, "f"),
     Entry("Audit", "access:audit", Right.SEE_AUDIT, "l"),
     Entry("Settings", "access:settings", Right.MANAGE, "e"),
 )

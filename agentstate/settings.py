@@ -180,6 +180,8 @@ SPECTACULAR_SETTINGS = {
     "COMPONENT_SPLIT_REQUEST": True,
     # Names of choices that several apps give a field of the same name.
     "ENUM_NAME_OVERRIDES": {
+        "RunState": "runs_app.states.RunState",
+        "StepState": "runs_app.states.StepState",
         "SessionStatus": "sessions_app.models.SessionStatus",
         "FactStatus": "memory_app.models.Status",
         "FactKind": "memory_app.models.Kind",

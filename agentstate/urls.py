@@ -22,6 +22,8 @@ urlpatterns = [
     path("p/<slug:slug>/", views.overview, name="overview"),
     path("p/<slug:slug>/", include("access_app.urls")),
     path("p/<slug:slug>/", include("sessions_app.urls")),
+    path("p/<slug:slug>/", include("runs_app.urls")),
+    path("p/<slug:slug>/", include("memory_app.urls")),
     path("healthz", views.healthz),
     path("readyz", views.readyz),
     path("metrics", views.metrics),

@@ -1,7 +1,7 @@
 """Pages that stand above the apps: a project's overview, health and metrics."""
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET
 
 from access_app.pages import PageRequest, project_page
@@ -11,8 +11,11 @@ from agentstate.metrics import exposition
 from agentstate.overview import overview_of
 
 
-@project_page(Right.SEE_SESSIONS)
+@project_page(Right.SEE_MEMORY)
 def overview(request: PageRequest) -> HttpResponse:
+    """The project's first page; memory for those who see nothing else of it."""
+    if not request.visit.may(Right.SEE_SESSIONS):
+        return redirect("memory:memory", request.visit.project.slug)
     template = "_overview.html" if request.htmx else "overview.html"
     shown = {"overview": overview_of(request.visit)}
     return render(request, f"agentstate/{template}", shown)

@@ -9,6 +9,10 @@ class BudgetTooSmall(AppError):
     code, status = "budget_too_small", 422
 
 
+class BundleTooSmall(BudgetTooSmall):
+    """The task of the handoff does not fit into the budget of what it carries."""
+
+
 class SeqNotShown(AppError):
     """There is no message or tool call of this number to keep."""
 

@@ -15,6 +15,7 @@ from context_app.shorten import Shortener
 from context_app.tokens import count_messages
 from context_app.units import CallState, Message, Unit
 from sessions_app import event_types as types
+from sessions_app.log import StoredEvent
 
 type Range = tuple[int, int]
 
@@ -30,6 +31,7 @@ class Shown:
         self.cuts: dict[int, tuple[int, int]] = {}
         self.seqs: set[int] = set()
         self.empty: set[int] = set()
+        self.thoughts: set[int] = set()  # that the form has no place for
         instructions = self._messages(choice.instructions, choice.instructions_cap)
         conversation = self._conversation()
         self.left_out = self._left_out()
@@ -43,10 +45,16 @@ class Shown:
     def _unit(self, unit: Unit, cap: int | None) -> list[Message]:
         shortener = Shortener(self.costs.count, cap, self.cuts)
         messages = unit.messages(shortener, self.costs.tools)
-        if messages:
-            self.seqs.update(unit.seqs)
-        else:
+        if not messages:
             self.empty.update(unit.seqs)
+            return []
+        hidden = {
+            thought.seq
+            for thought in unit.thoughts
+            if not self.costs.form.shows_thought(thought.payload.get("content"))
+        }
+        self.thoughts |= hidden
+        self.seqs.update(set(unit.seqs) - hidden)
         return messages
 
     def _conversation(self) -> list[Message]:
@@ -94,7 +102,7 @@ class Shown:
         """The ranges of the log whose messages are neither here nor in a summary."""
         unread = self.material.unread
         runs = _without(unread, self.seqs) if unread else []
-        runs += _runs(self._read_seqs(unread), self.seqs | self.empty)
+        runs += _runs(self._read_seqs(unread), self.seqs | self.empty | self.thoughts)
         runs += [
             (summary.from_seq, summary.up_to_seq)
             for summary in self.material.active.summaries
@@ -183,16 +191,27 @@ class Shown:
 
     def _not_shown(self) -> list[dict[str, Any]]:
         """What was read and says nothing to a model."""
-        reader = self.material.reader
         reasons = dict.fromkeys(self.empty, "empty")
-        for seq, event in reader.events.items():
-            if event.type == types.TOOL_RESULT and seq not in reader.answers:
-                reasons[seq] = "no_open_call"
-        start = self.material.start_seq
+        reasons |= dict.fromkeys(self.thoughts, "reasoning")
+        for event in self._loose_events():
+            is_result = event.type == types.TOOL_RESULT
+            reasons[event.seq] = "no_open_call" if is_result else "reasoning"
         return [
-            {"seq": seq, "reason": reason}
-            for seq, reason in sorted(reasons.items())
-            if seq > start
+            {"seq": seq, "reason": reason} for seq, reason in sorted(reasons.items())
+        ]
+
+    def _loose_events(self) -> list[StoredEvent]:
+        """Events of the timeline that belong to no unit."""
+        material = self.material
+        units = ordered(
+            material.timeline, material.needed, material.kept, material.late
+        )
+        in_units = {seq for unit in units for seq in unit.seqs}
+        first = material.unread[1] if material.unread else material.start_seq
+        return [
+            event
+            for seq, event in material.reader.events.items()
+            if seq > first and seq not in in_units
         ]
 
     def _shortened(self) -> list[dict[str, Any]]:

@@ -4,8 +4,8 @@
     GET  /refunds/KEY      was this done? 404 if not
     GET  /counts           how often each key was asked for and carried out
 
-With `honours_keys` a repeated key gets the first answer again and nothing is paid twice,
-as good payment services do. Without it, it pays each time it is asked.
+With `honours_keys` a repeated key gets the first answer again and nothing is paid
+twice, as good payment services do. Without it, it pays each time it is asked.
 
     python -m examples.downstream [--port 8900] [--forget-keys]
 """

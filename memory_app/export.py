@@ -11,6 +11,7 @@ from uuid import UUID
 from agentstate import codec
 from agentstate.clock import db_now
 from memory_app.models import Fact, FactRevision, FactSource
+from memory_app.shown import fact_json, revision_json, source_json
 from sessions_app.log import event_json, iso, read_all
 from sessions_app.models import Session
 
@@ -50,8 +51,6 @@ def _listed_parts(items: Iterator[Iterator[str]]) -> Iterator[str]:
 
 def exported_facts(project_id: UUID, subject: str) -> Iterator[dict[str, Any]]:
     """Yield the subject's facts with history and sources, oldest first."""
-    from memory_app.api.serializers import fact_json, revision_json, source_json
-
     after: UUID | None = None
     while facts := _next_facts(project_id, subject, after):
         after = facts[-1].id
@@ -87,8 +86,17 @@ def _sessions(project_id: UUID, subject: str) -> Iterator[Iterator[str]]:
 
 
 def _session(session: Session) -> Iterator[str]:
-    from sessions_app.api.serializers import session_json
-
-    yield codec.dumps(session_json(session))[:-1] + ',"events":['
+    head = {
+        "id": str(session.pk),
+        "key": session.key,
+        "title": session.title,
+        "status": session.status,
+        "labels": session.labels,
+        "metadata": session.metadata,
+        "state": session.state,
+        "created_at": iso(session.created_at),
+        "closed_at": iso(session.closed_at),
+    }
+    yield codec.dumps(head)[:-1] + ',"events":['
     yield from _listed(codec.dumps(event_json(event)) for event in read_all(session))
     yield "]}"

@@ -27,6 +27,36 @@ class LimitNotFound(NotFound):
     code = "limit_not_found"
 
 
+class HandoffNotFound(NotFound):
+    """There is no such handoff in this project, or not for this key."""
+
+    code = "handoff_not_found"
+
+
+class HandoffTaken(AppError):
+    """Another agent has accepted this handoff."""
+
+    code, status = "handoff_taken", 409
+
+
+class HandoffEnded(AppError):
+    """This handoff is over; nothing was changed."""
+
+    code, status = "handoff_ended", 409
+
+
+class HandoffNotAccepted(AppError):
+    """Accept the handoff first: that fixes what it carries."""
+
+    code, status = "handoff_not_accepted", 409
+
+
+class HandoffTooDeep(AppError):
+    """Work was handed on too often. Do it, or give back what you have."""
+
+    code, status = "handoff_too_deep", 409
+
+
 class RunActive(AppError):
     """Another run of this session has not ended; it takes one at a time."""
 

@@ -117,8 +117,37 @@ STEP_EVENTS = (
     _known("step.effect_begun", "An effect inside it was begun.", index=0, key="k-1"),
     _known("step.effect_done", "It has happened.", index=0, key="k-1", result={}),
 )
+HANDOFF_EVENTS = (
+    _known(
+        "handoff.offered",
+        "The run gives work to another agent. `context` says what it is to carry, "
+        "`constraints` what the other may do.",
+        handoff="0199b2a0-9d01-7c66-8f5a-3b4c5d6e7f80",
+        agent="billing",
+        task="Check invoice A-1",
+        depth=1,
+        context={"facts": []},
+        constraints={"max_tool_calls": 5},
+    ),
+    _known(
+        "handoff.accepted",
+        "Somebody is at it. `bundle` is all that it carries, as it was then.",
+        by="billing-2",
+        bundle={"task": "Check invoice A-1", "relevant_facts": []},
+    ),
+    _known(
+        "handoff.completed",
+        "What came back.",
+        result={"summary": "The invoice is right.", "data": {"ok": True}},
+    ),
+    _known("handoff.declined", "The other agent declined.", reason="not mine"),
+    _known("handoff.expired", "No result came in time.", reason=""),
+    _known("handoff.failed", "The other agent's run failed.", reason=""),
+    _known("handoff.cancelled", "It was cancelled with its run.", reason=""),
+)
+ALL_EVENTS = (*RUN_EVENTS, *STEP_EVENTS, *HANDOFF_EVENTS)
 
 
 def register() -> None:
     """Add the types to those that are documented."""
-    EVENT_TYPES.update({known.name: known for known in (*RUN_EVENTS, *STEP_EVENTS)})
+    EVENT_TYPES.update({known.name: known for known in ALL_EVENTS})

@@ -4,6 +4,7 @@ import logging
 
 from procrastinate.contrib.django import app
 
+from runs_app.handoffs import settle_handoffs
 from runs_app.sweeps import sweep
 from runs_app.working_memory import expire_ended_runs
 from sessions_app.errors import WorkingMemoryUnavailable
@@ -26,6 +27,18 @@ def sweep_runs(timestamp: int) -> None:
         if not swept.total:
             return
         logger.info("runs swept", extra=swept._asdict())
+
+
+@app.periodic(cron="*/10 * * * * *")
+@app.task(
+    name="runs_app.settle_handoffs",
+    queueing_lock="runs_app.settle_handoffs",
+    pass_context=False,
+)
+def settle_ended_handoffs(timestamp: int) -> None:
+    """Every ten seconds: handoffs whose time is up or whose run has ended."""
+    if settled := settle_handoffs():
+        logger.info("handoffs settled", extra={"handoffs": settled})
 
 
 @app.periodic(cron="* * * * *")

@@ -510,3 +510,69 @@ class RunPolicy(models.Model):
                 fields=["project", "session"], name="run_policy_session_uniq"
             )
         ]
+
+
+class HandoffStatus(models.TextChoices):
+    OFFERED = "offered"
+    ACCEPTED = "accepted"  # somebody is at it; what it carries is fixed
+    COMPLETED = "completed"
+    DECLINED = "declined"
+    EXPIRED = "expired"
+    FAILED = "failed"  # its run failed, or ended without a result
+    CANCELLED = "cancelled"
+
+
+class Handoff(models.Model):
+    """Work that a run gave to another agent, in a session and a run of its own.
+
+    A projection of the `handoff.*` events in the giving session's log, which hold all
+    that was said: task, what it carries, result. `step_id` is the giving run's step
+    that waits for the result. `key_id` is the key that sees the taking session alone.
+    """
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    project = _link(Project)
+    session = _link(Session)
+    run_id = models.UUIDField()
+    step_id = models.UUIDField()
+    child_session_id = models.UUIDField()
+    child_run_id = models.UUIDField()
+    agent = models.TextField()
+    status = models.TextField(
+        choices=HandoffStatus.choices, default=HandoffStatus.OFFERED
+    )
+    depth = models.IntegerField()
+    accepted_by = models.TextField(default="")
+    offered_seq = models.BigIntegerField()
+    accepted_seq = models.BigIntegerField(null=True)
+    ended_seq = models.BigIntegerField(null=True)
+    expires_at = models.DateTimeField(null=True)
+    key_id = models.UUIDField(null=True)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        db_table = "agent_handoffs"
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(status__in=HandoffStatus.values), name="handoff_status"
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["project", "run_id", "id"], name="handoff_run"),
+            models.Index(
+                fields=["project", "child_session_id"], name="handoff_child_session"
+            ),
+            models.Index(fields=["project", "session", "id"], name="handoff_session"),
+            models.Index(
+                fields=["project", "id"],
+                name="handoff_open",
+                condition=Q(status__in=("offered", "accepted")),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"to {self.agent}: {self.status}"
+
+    @property
+    def is_open(self) -> bool:
+        return self.status in (HandoffStatus.OFFERED, HandoffStatus.ACCEPTED)

@@ -6,18 +6,13 @@ from uuid import UUID
 from django.db import models
 
 if TYPE_CHECKING:
-    from runs_app.models import Run, Step  # noqa: F401  named in strings
-
-    _RunBase = models.QuerySet["Run"]
-    _StepBase = models.QuerySet["Step"]
-else:
-    _RunBase = models.QuerySet
-    _StepBase = models.QuerySet
+    # Named in strings, where ruff does not look.
+    from runs_app.models import Run, Step  # noqa: F401
 
 ENDED = ("succeeded", "failed", "cancelled")
 
 
-class RunQuerySet(_RunBase):
+class RunQuerySet(models.QuerySet["Run"]):
     def in_project(self, project_id: UUID) -> Self:
         return self.filter(project_id=project_id)
 
@@ -40,6 +35,6 @@ class RunQuerySet(_RunBase):
         return self.filter(n_retrying__gt=0)
 
 
-class StepQuerySet(_StepBase):
+class StepQuerySet(models.QuerySet["Step"]):
     def of_run(self, project_id: UUID, run_id: UUID) -> Self:
         return self.filter(project_id=project_id, run_id=run_id)

@@ -65,6 +65,7 @@ FRAMES_AT_ONCE = 60
 FRAMES_PER_SECOND = 20
 BAD_FRAMES_MOST = 20
 MESSAGE_DEPTH = 8
+QUIET_FORMATS = ("html", "notice")  # they tell no more than the listener may see
 
 # Close codes: 4000 and the HTTP status that would say the same.
 BAD_REQUEST, UNAUTHENTICATED, TIMEOUT, TOO_MANY = 4400, 4401, 4408, 4429
@@ -117,14 +118,19 @@ class Listener:
     def following(self, wish: dict[str, Any]) -> Following:
         """What of the project is meant, if it may be heard. Raises AppError."""
         types = _types(wish)
-        if wish.get("format") != "html" and not self.shows_payloads:
+        if wish.get("format") not in QUIET_FORMATS and not self.shows_payloads:
             raise BadMessage("Your role does not see payloads: ask for html.")
         if "session" in wish:
             session_id = self._session_id(wish["session"])
-            return Following(self.project.id, session_id, FeedFilter(types=types))
+            return Following(
+                self.project.id,
+                session_id,
+                FeedFilter(types=types),
+                notices_only=wish.get("format") == "notice",
+            )
         if wish.get("feed") is not True:
             raise BadMessage("Say what to follow: a session, or the feed.")
-        if wish.get("format") == "html":
+        if wish.get("format") in QUIET_FORMATS:
             return Following(self.project.id, notices_only=True)
         subject = self.caller.subject if self.caller else None
         if self.caller and self.caller.session_id:

@@ -14,7 +14,7 @@ from sessions_app import feed
 from sessions_app.feed import FeedEvent, Position
 from sessions_app.log import StoredEvent, event_json
 from sessions_app.outline import HEAD_CHARS, OutlineEvent
-from sessions_app.tailer import Batch, Item
+from sessions_app.tailer import Batch, Item, Place
 
 type Format = Literal["json", "html"]
 ROW = "sessions_app/_event.html"
@@ -32,11 +32,12 @@ def batch_message(id_: str, batch: Batch, write: Callable[[Item], str]) -> str:
     return codec.dumps(head)
 
 
-def change_message(id_: str, place: Position) -> str:
+def change_message(id_: str, place: Place) -> str:
     """The push that tells only that something happened."""
-    return codec.dumps(
-        {"type": "changed", "id": id_, "cursor": feed.encode_position(place)}
-    )
+    message = {"type": "changed", "id": id_}
+    if isinstance(place, Position):
+        return codec.dumps(message | {"cursor": feed.encode_position(place)})
+    return codec.dumps(message | {"last_seq": place})
 
 
 def html_message(id_: str, batch: Batch, write: Callable[[Item], str]) -> str:

@@ -147,6 +147,19 @@ class SessionTopic(Topic):
         return Batch(items, place, found.has_more)
 
 
+class SessionNoticeTopic(Topic):
+    """How far one session has come, without its events."""
+
+    def __init__(self, project_id: UUID, session_id: UUID) -> None:
+        super().__init__()
+        self.project_id = project_id
+        self.session_id = session_id
+
+    def load(self, after: Place) -> Batch:
+        heights = _last_seqs({self.session_id})
+        return Batch([], max(after, heights.get(self.session_id, after)), False)
+
+
 class FeedTopic(Topic):
     """A project's feed, as one filter sees it. Places are Positions."""
 
@@ -182,6 +195,8 @@ class Following:
     notices_only: bool = False
 
     def topic(self) -> Topic:
+        if self.session_id is not None and self.notices_only:
+            return SessionNoticeTopic(self.project_id, self.session_id)
         if self.session_id is not None:
             return SessionTopic(self.project_id, self.session_id, self.wanted.types)
         if self.notices_only:
@@ -262,7 +277,11 @@ class Tailer:
         with metrics.TAILER_SECONDS.time():
             await asyncio.gather(
                 self._look_at_sessions(
-                    [t for t in topics.values() if isinstance(t, SessionTopic)]
+                    [
+                        t
+                        for t in topics.values()
+                        if isinstance(t, SessionTopic | SessionNoticeTopic)
+                    ]
                 ),
                 self._look_at_projects(
                     [
@@ -273,7 +292,9 @@ class Tailer:
                 ),
             )
 
-    async def _look_at_sessions(self, topics: list[SessionTopic]) -> None:
+    async def _look_at_sessions(
+        self, topics: list[SessionTopic | SessionNoticeTopic]
+    ) -> None:
         if not topics:
             return
         heights = await read(lambda: _last_seqs({t.session_id for t in topics}))
@@ -286,7 +307,12 @@ class Tailer:
             elif topic.end is None:
                 topic.begin(height)
                 topic.ring()
-            elif height > topic.end:
+            elif height <= topic.end:
+                continue
+            elif isinstance(topic, SessionNoticeTopic):
+                topic.end = height
+                topic.ring()
+            else:
                 grown.append(topic)
         await asyncio.gather(*(self._take(topic) for topic in grown))
 

@@ -15,7 +15,12 @@ from agentstate import json_html
 register = template.Library()
 
 register.filter("json_tree", json_html.json_tree)
-register.filter("visible", json_html.visible)
+
+
+@register.filter
+def visible(value: Any) -> str:
+    """Any text or named thing, with U+0000 shown as its symbol."""
+    return json_html.visible(str(value))
 
 
 @register.filter
@@ -56,3 +61,36 @@ def query(context: Context, **changes: Any) -> str:
     values.update(changes)
     kept = {name: value for name, value in values.items() if value not in (None, "")}
     return f"?{urlencode(kept)}"
+
+
+@register.filter
+def words(name: str) -> str:
+    """A name of the API as words: in_progress, in progress."""
+    return name.replace("_", " ")
+
+
+@register.filter
+def instant(text: str) -> datetime:
+    """A time as the API writes it, as a time."""
+    return datetime.fromisoformat(text)
+
+
+@register.filter
+def at_most(count: int) -> str:
+    return "1,000+" if count > 1000 else f"{count:,}"
+
+
+@register.filter
+def took(row: Any) -> str:
+    """How long something took that was made and has ended, or a dash."""
+    if row.ended_at is None:
+        return "–"
+    return seconds_text((row.ended_at - row.created_at).total_seconds())
+
+
+@register.filter
+def seconds_text(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"

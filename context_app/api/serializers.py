@@ -95,7 +95,7 @@ class LeftOutOut(serializers.Serializer[Any]):
 
 class NotShownOut(serializers.Serializer[Any]):
     seq = serializers.IntegerField()
-    reason = serializers.ChoiceField(choices=["empty", "no_open_call"])
+    reason = serializers.ChoiceField(choices=["empty", "no_open_call", "reasoning"])
 
 
 class ShortenedOut(serializers.Serializer[Any]):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from context_app.forms import anthropic, openai
 from context_app.forms.parts import as_text
@@ -19,6 +20,7 @@ class Form:
 
     name: str
     render: Callable[[list[Message]], list[Message]]
+    shows_thought: Callable[[Any], bool]
     ids_are_global: bool = False
     system_apart: bool = False
     join: Callable[[Iterable[Message]], list[Message]] = list
@@ -34,12 +36,18 @@ def neutral_messages(messages: list[Message]) -> list[Message]:
 FORMS = {
     form.name: form
     for form in (
-        Form("neutral", neutral_messages),
-        Form("openai", openai.chat_messages),
-        Form("openai_responses", openai.response_items, ids_are_global=True),
+        Form("neutral", neutral_messages, lambda thought: True),
+        Form("openai", openai.chat_messages, lambda thought: False),
+        Form(
+            "openai_responses",
+            openai.response_items,
+            openai.is_reasoning_item,
+            ids_are_global=True,
+        ),
         Form(
             "anthropic",
             anthropic.message_blocks,
+            anthropic.holds_thought,
             ids_are_global=True,
             system_apart=True,
             join=anthropic.joined,

@@ -57,6 +57,10 @@ def _assistant_blocks(message: Message) -> Iterable[Message]:
         }
 
 
+def holds_thought(thought: Any) -> bool:
+    return any(_is_thought(block) for block in _listed(thought))
+
+
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 

@@ -86,7 +86,7 @@ def _items(message: Message) -> Iterator[Message]:
         }
         return
     for thought in message.get("reasoning", []):
-        if isinstance(thought, dict) and thought.get("type") == "reasoning":
+        if is_reasoning_item(thought):
             yield thought
     if content is not None:
         is_user = role == "user" and not isinstance(content, str)
@@ -99,6 +99,11 @@ def _items(message: Message) -> Iterator[Message]:
             "name": safe_name(call["name"]),
             "arguments": arguments_text(call["arguments"]),
         }
+
+
+def is_reasoning_item(thought: Any) -> bool:
+    """Whether it is what the provider itself gave, and takes again."""
+    return isinstance(thought, dict) and thought.get("type") == "reasoning"
 
 
 def _input_part(part: Message) -> Message:

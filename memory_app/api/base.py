@@ -10,9 +10,9 @@ from access_app.errors import MissingScope
 from access_app.scopes import MEMORY_READ, MEMORY_WRITE
 from agentstate.api.etags import ANY, etag, read_if_match
 from agentstate.errors import FieldError
-from memory_app.api.serializers import fact_json
 from memory_app.forgetting.services import answers_about
 from memory_app.models import Fact
+from memory_app.shown import fact_json
 from sessions_app.models import Session
 
 FACT_EXAMPLE = {

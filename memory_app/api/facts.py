@@ -22,24 +22,21 @@ from memory_app.api.base import (
     stored_session,
 )
 from memory_app.api.serializers import (
-    BulkIn,
     CorrectIn,
     ExpectedVersionIn,
+    FactChangesIn,
     FactListParams,
     FactOut,
     HistoryOut,
     RememberedListOut,
     RememberedOut,
     RememberIn,
-    fact_json,
     new_fact,
-    remembered_json,
-    revision_json,
-    source_json,
 )
 from memory_app.bulk import Change, change_all
 from memory_app.models import Fact, FactRevision
 from memory_app.services import NewFact, get_fact
+from memory_app.shown import fact_json, remembered_json, revision_json, source_json
 
 IF_MATCH = OpenApiParameter(
     "If-Match",
@@ -232,11 +229,11 @@ class RejectView(MemoryView):
         return fact_response(fact)
 
 
-class BulkView(MemoryView):
+class ChangeFactsView(MemoryView):
     @documented(
         "change_facts",
         "Correct, approve or reject many facts, all or none",
-        request=BulkIn,
+        request=FactChangesIn,
         responses={200: RememberedListOut},
         request_example={
             "items": [
@@ -252,7 +249,7 @@ class BulkView(MemoryView):
         tags=TAGS,
     )
     def post(self, request: ApiRequest) -> Response:
-        body = read_as(BulkIn, request)
+        body = read_as(FactChangesIn, request)
         changes = [_change(item, body["reason"]) for item in body["items"]]
         facts = change_all(self.caller.project_id, changes, **self.changer)
         return Response({"items": [fact_json(fact) for fact in facts]})

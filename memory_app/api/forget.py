@@ -20,6 +20,7 @@ from agentstate.api.serializers import (
     read_as,
 )
 from memory_app.api.base import MemoryView
+from memory_app.api.serializers import FactOut
 from memory_app.errors import FactNotFound
 from memory_app.export import export_subject
 from memory_app.forgetting.log import pseudonym
@@ -223,6 +224,16 @@ class ExportParams(Params):
     )
 
 
+class ExportOut(serializers.Serializer[Any]):
+    """Each fact as FactOut, with `history` and `sources`."""
+
+    format = serializers.CharField()
+    subject = serializers.CharField()
+    exported_at = serializers.DateTimeField()
+    facts = serializers.ListField(child=FactOut())
+    sessions = serializers.ListField(child=JSONValueField(), required=False)
+
+
 class ExportSubjectView(MemoryView):
     scopes = {"GET": MEMORY_READ}
 
@@ -230,7 +241,7 @@ class ExportSubjectView(MemoryView):
         "export_subject",
         "Export all that is known about a subject, as one JSON file",
         params=ExportParams,
-        responses={(200, "application/json"): JSONValueField()},
+        responses={(200, "application/json"): ExportOut},
         response_example=None,
         description="Streamed. POST /memory/import reads it again.",
         tags=TAGS,

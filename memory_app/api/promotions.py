@@ -13,10 +13,11 @@ from agentstate.api.pagination import page_response, paginate
 from agentstate.api.params import PageParams, read_params
 from agentstate.api.serializers import JSONValueField, StrictSerializer, read_as
 from memory_app.api.base import FACT_EXAMPLE, MemoryView
-from memory_app.api.serializers import RememberedOut, remembered_json
+from memory_app.api.serializers import RememberedOut
 from memory_app.errors import PromotionNotFound
 from memory_app.models import Promotion, PromotionStatus
 from memory_app.promotion import services
+from memory_app.shown import remembered_json
 from sessions_app.log import iso
 from sessions_app.services import get_session
 
@@ -119,7 +120,6 @@ class PromoteView(MemoryView):
         if body["dry_run"]:
             return Response(preview_json(services.preview(session)))
         promotion = services.request_promotion(session)
-        defer(promotion)
         return Response(promotion_json(promotion), status=202)
 
 
@@ -131,13 +131,6 @@ def preview_json(result: services.Result) -> dict[str, Any]:
         "dropped": result.dropped,
         "notes": list(result.notes),
     }
-
-
-def defer(promotion: Promotion) -> None:
-    from memory_app.jobs import promote_session
-
-    if promotion.status == PromotionStatus.PENDING:
-        promote_session.defer(promotion_id=str(promotion.id))
 
 
 class PromotionListView(MemoryView):
@@ -203,5 +196,4 @@ class RetryPromotionView(MemoryView):
         if not found.visible_to(self.caller.subject).exists():
             raise PromotionNotFound
         promotion = services.retry_promotion(project_id, promotion_id)
-        defer(promotion)
         return Response(promotion_json(promotion), status=202)

@@ -12,10 +12,10 @@ from agentstate.api.serializers import (
     StrictSerializer,
     StringField,
 )
-from memory_app.models import Fact, FactRevision, FactSource, Kind, SourceKind, Status
+from memory_app.models import Kind, SourceKind, Status
 from memory_app.recall.search import Hit
-from memory_app.services import NewFact, Remembered
-from sessions_app.log import iso
+from memory_app.services import NewFact
+from memory_app.shown import fact_json
 
 BIGINT_MAX = 2**63 - 1
 FACT_MAX = 10_000  # characters
@@ -172,15 +172,15 @@ class CorrectIn(ExpectedVersionIn):
         return value
 
 
-class BulkItemIn(CorrectIn):
+class FactChangeIn(CorrectIn):
     id = serializers.UUIDField()
     op = serializers.ChoiceField(choices=["correct", "approve", "reject"])
 
 
-class BulkIn(StrictSerializer):
+class FactChangesIn(StrictSerializer):
     """Changes of many facts, all or none."""
 
-    items = BulkItemIn(many=True)
+    items = FactChangeIn(many=True)
     reason = StringField(max_length=1000, required=False, allow_blank=True, default="")
 
     def validate_items(self, value: list[Any]) -> list[Any]:
@@ -243,51 +243,6 @@ class RememberedListOut(serializers.Serializer[Any]):
     items = RememberedOut(many=True)
 
 
-def fact_json(fact: Fact) -> dict[str, Any]:
-    """Return a fact as FactOut describes it."""
-    return {
-        "id": str(fact.id),
-        "subject": fact.subject,
-        "fact": fact.fact,
-        "key": fact.key,
-        "kind": fact.kind,
-        "status": fact.status,
-        "version": fact.version,
-        "source": {
-            "kind": fact.source_kind,
-            "session": fact.source_session or None,
-            "seqs": fact.source_seqs,
-        },
-        "seen_count": fact.seen_count,
-        "confidence": fact.confidence,
-        "pinned": fact.pinned,
-        "metadata": fact.metadata,
-        "valid_from": iso(fact.valid_from),
-        "valid_to": iso(fact.valid_to),
-        "expires_at": iso(fact.expires_at),
-        "superseded_by": _id(fact.superseded_by),
-        "duplicate_of": _id(fact.duplicate_of),
-        "conflicts_with": _id(fact.conflicts_with),
-        "note": fact.note,
-        "settled_by": fact.settled_by,
-        "embedding": fact.embedding_error or "ok",
-        "created_by": fact.created_by,
-        "created_at": iso(fact.created_at),
-        "updated_at": iso(fact.updated_at),
-    }
-
-
-def remembered_json(result: Remembered) -> dict[str, Any]:
-    return fact_json(result.fact) | {
-        "outcome": result.outcome,
-        "superseded": str(result.superseded) if result.superseded else None,
-    }
-
-
-def _id(value: Any) -> str | None:
-    return str(value) if value else None
-
-
 class FactListParams(PageParams):
     subject = subject_field(required=False)
     status = serializers.ChoiceField(choices=Status.choices, required=False)
@@ -323,7 +278,7 @@ class RecallParams(Params):
     )
 
 
-class WhyOut(serializers.Serializer[Any]):
+class HitReasonOut(serializers.Serializer[Any]):
     parts = serializers.DictField(child=serializers.FloatField())
     terms = serializers.ListField(child=serializers.CharField())
     summary = serializers.CharField()
@@ -331,7 +286,7 @@ class WhyOut(serializers.Serializer[Any]):
 
 class HitOut(FactOut):
     score = serializers.FloatField()
-    why = WhyOut()
+    why = HitReasonOut()
     similar = FactOut(many=True)
 
 
@@ -373,24 +328,3 @@ class HistoryOut(serializers.Serializer[Any]):
     items = RevisionOut(many=True)
     next = serializers.CharField(allow_null=True)
     sources = SaidOut(many=True, help_text="The newest hundred.")
-
-
-def revision_json(revision: FactRevision) -> dict[str, Any]:
-    return {
-        "version": revision.version,
-        "action": revision.action,
-        "changes": revision.changes,
-        "actor": revision.actor,
-        "reason": revision.reason,
-        "created_at": iso(revision.created_at),
-    }
-
-
-def source_json(source: FactSource) -> dict[str, Any]:
-    return {
-        "kind": source.kind,
-        "session": source.session or None,
-        "seqs": source.seqs,
-        "said_at": iso(source.said_at),
-        "actor": source.actor,
-    }

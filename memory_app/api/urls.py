@@ -2,7 +2,7 @@ from django.urls import path
 
 from memory_app.api.facts import (
     ApproveView,
-    BulkView,
+    ChangeFactsView,
     FactListView,
     FactView,
     HistoryView,
@@ -30,7 +30,7 @@ urlpatterns = [
     path("memory", FactListView.as_view()),
     path("memory/recall", RecallView.as_view()),
     path("memory/search", SearchView.as_view()),
-    path("memory/bulk", BulkView.as_view()),
+    path("memory/bulk", ChangeFactsView.as_view()),
     path(FACT, FactView.as_view()),
     path(f"{FACT}/approve", ApproveView.as_view()),
     path(f"{FACT}/reject", RejectView.as_view()),

@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 FORGOTTEN_ANSWER = '{"status":"forgotten"}'
 REDIS_PREFIX = "agentstate:"
+# As JSON or text, these say nothing: they stay, in the log as in the tables.
+EMPTY_VALUES = ["", "null", "{}", "[]"]
 # Tables that have their own way, in memory_app.forgetting.log or as memory.
 HANDLED = {
     "agent_sessions",
@@ -136,7 +138,7 @@ def _blank_column(
 ) -> int:
     is_text = isinstance(field, TextField)
     kind = "text" if is_text else field.db_type(connection)
-    stand_in = blanked(field.name, "x" if is_text else {})
+    stand_in = blanked(field.name, "x" if is_text else {"x": 1})
     value = stand_in if is_text else codec.dumps(stand_in)
     table, column = model._meta.db_table, field.column
     with connection.cursor() as cursor:
@@ -144,8 +146,8 @@ def _blank_column(
             f'UPDATE "{table}" SET "{column}" = %s::{kind}'
             " WHERE project_id = %s AND session_id = ANY(%s)"
             f' AND "{column}" IS NOT NULL'
-            f' AND "{column}"::text NOT IN (%s, %s)',
-            [value, project_id, session_ids, value, "" if is_text else "null"],
+            f' AND "{column}"::text <> ALL(%s)',
+            [value, project_id, session_ids, [value, *EMPTY_VALUES]],
         )
         return int(cursor.rowcount)
 
@@ -200,18 +202,6 @@ def _clean_json(text: str, needles: Needles) -> str:
     value = codec.loads(text, max_depth=10_000)
     cleaned = needles.clean_json(value)
     return text if cleaned == value else codec.dumps(cleaned)
-
-
-def run_ids(project_id: UUID, session_ids: list[UUID]) -> list[UUID]:
-    """The runs of these sessions, where there is a table of runs."""
-    try:
-        runs: Any = apps.get_app_config("runs_app").get_model("Run")
-    except LookupError:
-        return []
-    found = runs._default_manager.filter(
-        project_id=project_id, session_id__in=session_ids
-    )
-    return list(found.values_list("id", flat=True))
 
 
 class RedisAway(Exception):

@@ -35,9 +35,7 @@ EMPTY_TEXTS = frozenset(("reason", "note", "comment", "title"))
 def blank_event(event_type: str, payload: dict[str, Any]) -> dict[str, Any]:
     """Return the payload without anything that was said."""
     if event_type.startswith(("run.", "step.", "handoff.")):
-        blanked = blank_content(payload)
-        assert isinstance(blanked, dict)
-        return blanked
+        return blank_run_event(event_type, payload)
     if event_type == "state.changed":
         whole = {"op": "replace", "path": "", "value": {}}
         return {"version": payload.get("version"), "patch": [whole]}
@@ -55,6 +53,18 @@ def blank_event(event_type: str, payload: dict[str, Any]) -> dict[str, Any]:
     return kept if kept.keys() - {"name"} else kept | BLANK
 
 
+def blank_run_event(event_type: str, payload: dict[str, Any]) -> dict[str, Any]:
+    """Blank what a client sent of a run or step, and the names that it gave them."""
+    changed = blank_content(payload)
+    assert isinstance(changed, dict)
+    for step in changed.get("steps") or ():
+        if isinstance(step, dict) and "name" in step:
+            step["name"] = ""
+    if event_type == "run.created" and "key" in changed:
+        changed["key"] = None
+    return changed
+
+
 def blank_content(value: Any) -> Any:
     """Blank the fields named in CONTENT, at any depth; the rest stays."""
     if isinstance(value, list):
@@ -69,8 +79,8 @@ def blank_content(value: Any) -> Any:
 
 def blanked(name: str, value: Any) -> Any:
     """Return what stands in the place of a client's value, by the field's name."""
-    if value is None:
-        return None
+    if value in (None, "", {}, []):
+        return value
     if name in EMPTY_OBJECTS:
         return {}
     if isinstance(value, str) or name in EMPTY_TEXTS:

@@ -14,7 +14,7 @@ from django.db import connection, transaction
 from access_app.services import record_audit
 from agentstate.ids import new_id
 from memory_app.errors import FactNotFound
-from memory_app.forgetting import elsewhere
+from memory_app.forgetting import elsewhere, runs
 from memory_app.forgetting.log import (
     blank_sessions,
     clean_sessions,
@@ -173,6 +173,7 @@ def _forget_traces(fact: Fact, needles: Needles, tally: Tally) -> None:
     tally.add_all(_named_counts(clean_sessions(sessions.values(), needles)))
     ids = list(sessions)
     tally.add_all(elsewhere.clean_tables(project_id, ids, needles))
+    runs.rehash_results(project_id, ids)
     marks = [*ids, answers_about(project_id, fact.subject)]
     tally.add(
         "access_idempotency", elsewhere.redact_answers(project_id, marks, needles)
@@ -213,7 +214,7 @@ def _forget_working_memory(
     tally: Tally,
     needles: Needles | None = None,
 ) -> None:
-    ids = [*session_ids, *elsewhere.run_ids(project_id, session_ids)]
+    ids = [*session_ids, *runs.run_ids(project_id, session_ids)]
     try:
         tally.add("working_memory", elsewhere.forget_in_redis(ids, needles))
     except elsewhere.RedisAway as exc:
@@ -329,11 +330,13 @@ def _forget_subject(
             tally.add("agent_events", redact_events(session, sources[str(session.pk)]))
     tally.add_all(_named_counts(blank_sessions(sessions, subject)))
     tally.add_all(elsewhere.blank_tables(project_id, ids))
+    tally.add("names of runs and steps", runs.blank_names(project_id, ids))
+    runs.rehash_results(project_id, ids)
     if not dry_run:  # Redis does not roll back
         _forget_working_memory(project_id, ids, tally)
     objects = [f"memory:{fact.id}" for fact in facts]
     objects += [f"session:{id_}" for id_ in ids]
-    objects += [f"run:{id_}" for id_ in elsewhere.run_ids(project_id, ids)]
+    objects += [f"run:{id_}" for id_ in runs.run_ids(project_id, ids)]
     needles = Needles([*(fact.fact for fact in facts), subject])
     tally.add("access_audit", elsewhere.redact_audit(project_id, objects, needles))
     _forget_facts(facts, tally)

@@ -247,7 +247,16 @@ def request_promotion(session: Session) -> Promotion:
         closed_seq=session.last_seq,
         defaults={"id": new_id()},
     )
+    defer_promotion(promotion)
     return promotion
+
+
+def defer_promotion(promotion: Promotion) -> None:
+    """Have the promotion done once this transaction commits."""
+    from memory_app.jobs import promote_session
+
+    if promotion.status == PromotionStatus.PENDING:
+        promote_session.defer(promotion_id=str(promotion.id))
 
 
 @transaction.atomic
@@ -266,6 +275,7 @@ def retry_promotion(project_id: UUID, promotion_id: UUID) -> Promotion:
         promotion.attempts = 0
         promotion.next_attempt_at = None
         promotion.save()
+    defer_promotion(promotion)
     return promotion
 
 

@@ -14,7 +14,7 @@ from agentstate.api.serializers import read_as
 from agentstate.errors import FieldError
 from runs_app.api.base import RunCallView
 from runs_app.api.runs import filtered
-from runs_app.api.serializers import BulkIn, BulkOut, LimitIn, LimitOut
+from runs_app.api.serializers import BulkRunsIn, BulkRunsOut, LimitIn, LimitOut
 from runs_app.bulk import act_on_runs
 from runs_app.limits import (
     LimitSettings,
@@ -130,8 +130,8 @@ class BulkView(RunCallView):
     @documented(
         "act_on_runs",
         "Cancel, pause, resume or retry all runs that a filter finds",
-        request=BulkIn,
-        responses={200: BulkOut},
+        request=BulkRunsIn,
+        responses={200: BulkRunsOut},
         request_example={
             "action": "cancel",
             "filter": {"agent": "support"},
@@ -150,7 +150,7 @@ class BulkView(RunCallView):
         tags=["runs"],
     )
     def post(self, request: ApiRequest) -> Response:
-        body = read_as(BulkIn, request)
+        body = read_as(BulkRunsIn, request)
         result = act_on_runs(
             self.caller.project_id,
             filtered(self.runs(), body["filter"]),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from agentstate.api.params import PageParams
@@ -12,7 +13,7 @@ from agentstate.api.serializers import (
     StringField,
 )
 from runs_app.states import Effect, RunState, SecondRun, StepState
-from sessions_app.api.serializers import LabelsField, name_field
+from sessions_app.api.serializers import LabelsField, ReasonIn, name_field
 
 LABEL_HELP = "`name:value`; repeat it for several, all of which must hold."
 
@@ -89,6 +90,15 @@ class NewStepIn(StrictSerializer):
     concurrency_key = name_field(required=False)
 
 
+@extend_schema_field(NewStepIn(many=True))
+class StepsField(JSONValueField):
+    """A plan's list of steps, read by `plans`: a million would take long here."""
+
+
+class PlanStepsIn(StrictSerializer):
+    steps = StepsField(required=False)
+
+
 class BudgetIn(StrictSerializer):
     max_tool_calls = serializers.IntegerField(
         required=False, allow_null=True, min_value=0, max_value=2**53
@@ -124,12 +134,8 @@ class CreateRunIn(StrictSerializer):
         "again returns the same run with 200.",
     )
     agent = name_field(required=False, allow_blank=True)
-    steps = serializers.ListField(
-        child=JSONValueField(), required=False, help_text="The plan; see PlanStep."
-    )
-    plan = serializers.DictField(
-        required=False, help_text="`{steps: […]}`, the same as steps."
-    )
+    steps = StepsField(required=False, help_text="The plan.")
+    plan = PlanStepsIn(required=False, help_text="`{steps: […]}`, the same as steps.")
     input = JSONValueField(required=False)
     labels = LabelsField(required=False)
     priority = serializers.IntegerField(
@@ -284,15 +290,10 @@ class RunListParams(PageParams):
         return labels
 
 
-class ReasonIn(StrictSerializer):
-    reason = StringField(max_length=1000, required=False, allow_blank=True, default="")
-
-
 class PlanIn(StrictSerializer):
     plan_version = serializers.IntegerField(min_value=1, max_value=2**53)
-    append = serializers.ListField(child=JSONValueField(), required=False)
-    replace = serializers.ListField(
-        child=JSONValueField(),
+    append = StepsField(required=False)
+    replace = StepsField(
         required=False,
         help_text="In place of all steps that are pending or waiting.",
     )
@@ -339,7 +340,7 @@ class ResolveIn(ReasonIn):
     error = JSONValueField(required=False, help_text="With `give_up`.")
 
 
-class WhyOut(serializers.Serializer[Any]):
+class WaitsOut(serializers.Serializer[Any]):
     run = serializers.UUIDField()
     state = serializers.CharField()
     waits = serializers.ListField(child=JSONValueField())
@@ -420,7 +421,7 @@ class LimitOut(serializers.Serializer[Any]):
     in_use = serializers.IntegerField()
 
 
-class BulkFilterIn(StrictSerializer):
+class RunFilterIn(StrictSerializer):
     agent = name_field(required=False)
     session = serializers.UUIDField(required=False)
     state = serializers.ListField(
@@ -430,16 +431,16 @@ class BulkFilterIn(StrictSerializer):
     retrying = serializers.BooleanField(required=False)
 
 
-class BulkIn(ReasonIn):
+class BulkRunsIn(ReasonIn):
     action = serializers.ChoiceField(choices=["cancel", "pause", "resume", "retry"])
-    filter = BulkFilterIn()
+    filter = RunFilterIn()
     dry_run = serializers.BooleanField(required=False, default=False)
     limit = serializers.IntegerField(
         required=False, default=1000, min_value=1, max_value=1000
     )
 
 
-class BulkOut(serializers.Serializer[Any]):
+class BulkRunsOut(serializers.Serializer[Any]):
     action = serializers.CharField()
     dry_run = serializers.BooleanField()
     matched = serializers.IntegerField(help_text="At most `limit`.")

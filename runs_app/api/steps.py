@@ -19,14 +19,14 @@ from runs_app.api.serializers import (
     AttemptsOut,
     InboxItemOut,
     InboxParams,
-    ReasonIn,
     ResolveIn,
     StepOut,
-    WhyOut,
+    WaitsOut,
 )
 from runs_app.models import Run, Step, StepWait
 from runs_app.reads import attempts_json, step_json, steps_shown, why_steps_wait
 from runs_app.work import result_text
+from sessions_app.api.serializers import ReasonIn
 from sessions_app.log import iso
 
 PERSONAL = ("approval", "hold", "in_doubt")
@@ -81,7 +81,7 @@ class StepWhyView(RunCallView):
     @documented(
         "why_step_waits",
         "Say what a step waits for, and since when",
-        responses={200: WhyOut},
+        responses={200: WaitsOut},
         response_example={
             "run": STEP_EXAMPLE["run"],
             "state": "pending",

@@ -23,7 +23,8 @@ CREATE TYPE agentstate_work AS (
     n_waiting integer, n_in_doubt integer, n_done integer, n_failed integer,
     n_skipped integer, n_cancelled integer, n_retrying integer,
     tool_calls bigint, tokens bigint, cost numeric, started_at timestamptz,
-    parent uuid,
+    parent uuid, max_tool_calls bigint, max_tokens bigint, max_cost numeric,
+    deadline_at timestamptz, allowlist text[],
     types text[], payloads text[], steps uuid[], woken uuid[], limits text[]
 );
 """
@@ -60,12 +61,14 @@ BEGIN
            r.n_pending, r.n_ready, r.n_held, r.n_in_progress, r.n_waiting,
            r.n_in_doubt, r.n_done, r.n_failed, r.n_skipped, r.n_cancelled,
            r.n_retrying, r.tool_calls, r.tokens, r.cost, r.started_at,
-           r.parent_run_id
+           r.parent_run_id, r.max_tool_calls, r.max_tokens, r.max_cost, r.deadline_at,
+           r.tool_allowlist
       INTO w.project, w.session, w.run, w.state, w.was, w.reason, w.error,
            w.has_begun, w.agent, w.rank, w.win, w.step_count,
            w.n_pending, w.n_ready, w.n_held, w.n_in_progress, w.n_waiting,
            w.n_in_doubt, w.n_done, w.n_failed, w.n_skipped, w.n_cancelled,
-           w.n_retrying, w.tool_calls, w.tokens, w.cost, w.started_at, w.parent
+           w.n_retrying, w.tool_calls, w.tokens, w.cost, w.started_at, w.parent,
+           w.max_tool_calls, w.max_tokens, w.max_cost, w.deadline_at, w.allowlist
       FROM agent_runs r
      WHERE r.id = p_run AND r.project_id = p_project AND r.session_id = p_session;
     IF NOT FOUND THEN
@@ -481,7 +484,6 @@ CREATE FUNCTION agentstate_close_run(w agentstate_work)
 RETURNS agentstate_work LANGUAGE plpgsql AS $$
 DECLARE
     v_ended boolean;
-    v_append record;
     v_none uuid[];
 BEGIN
     WHILE cardinality(w.woken) > 0 LOOP
@@ -508,12 +510,7 @@ BEGIN
            state_since = CASE WHEN w.state = w.was THEN r.state_since ELSE w.now END
      WHERE r.id = w.run AND r.project_id = w.project;
     IF cardinality(w.types) > 0 THEN
-        SELECT * INTO v_append FROM agentstate_append_own(
-            w.project, w.session, w.types, w.payloads, w.run, w.steps, w.actor);
-        w.last_seq := v_append.last_seq;
-        w.types := '{}';
-        w.payloads := '{}';
-        w.steps := '{}';
+        w := agentstate_append_noted(w);
     END IF;
     IF v_ended THEN
         DELETE FROM agent_timers t
@@ -524,28 +521,37 @@ BEGIN
     RETURN w;
 END $$;
 
--- Append events of the server's own under the session's lock, which the caller has.
-CREATE FUNCTION agentstate_append_own(
-    p_project uuid, p_session uuid, p_types text[], p_payloads text[], p_run uuid,
-    p_steps uuid[], p_actor text, OUT last_seq bigint
-) LANGUAGE plpgsql AS $$
+-- Append the events noted, as agentstate_append_events does it, but for what the server
+-- itself has no use for: the session's lock is held, its last_seq known, and no client
+-- has named an id.
+CREATE FUNCTION agentstate_append_noted(w agentstate_work) RETURNS agentstate_work
+LANGUAGE plpgsql AS $$
 DECLARE
-    v_ids uuid[];
-    v_none uuid[];
-    v_answer record;
+    v_bytes bigint;
 BEGIN
-    SELECT array_agg(agentstate_new_id()) INTO v_ids
-      FROM generate_series(1, cardinality(p_types));
-    SELECT * INTO v_answer FROM agentstate_append_events(
-        p_project, p_session, v_ids, array_fill(false, ARRAY[cardinality(p_types)]),
-        p_types, p_payloads, array_fill(p_run, ARRAY[cardinality(p_types)]), p_steps,
-        array_fill(NULL::timestamptz, ARRAY[cardinality(p_types)]),
-        NULL, NULL, NULL, NULL, p_actor, true, NULL, NULL, NULL,
-        NULL, NULL, NULL, NULL, NULL);
-    IF v_answer.outcome <> 'appended' THEN
-        RAISE EXCEPTION 'events not appended: %', v_answer.outcome;
-    END IF;
-    last_seq := v_answer.last_seq;
+    INSERT INTO agent_events (
+        project_id, session_id, seq, event_id, type, payload, payload_bytes, run_id,
+        step_id, actor, created_at, gen, xid
+    )
+    SELECT w.project, w.session, w.last_seq + n.at, agentstate_new_id(), n.type,
+           n.payload::json, octet_length(n.payload), w.run, n.step, w.actor, w.now,
+           agentstate_feed_generation(), pg_current_xact_id()
+      FROM unnest(w.types, w.payloads, w.steps)
+           WITH ORDINALITY AS n(type, payload, step, at)
+     ORDER BY n.at;
+    SELECT sum(octet_length(n.payload)) INTO v_bytes FROM unnest(w.payloads) n(payload);
+    UPDATE agent_sessions s
+       SET last_seq = s.last_seq + cardinality(w.types),
+           log_bytes = s.log_bytes + v_bytes,
+           updated_at = w.now,
+           active_at = CASE WHEN w.now >= s.active_at + interval '1 minute'
+                            THEN date_trunc('minute', w.now) ELSE s.active_at END
+     WHERE s.id = w.session AND s.project_id = w.project;
+    w.last_seq := w.last_seq + cardinality(w.types);
+    w.types := '{}';
+    w.payloads := '{}';
+    w.steps := '{}';
+    RETURN w;
 END $$;
 
 -- Admit all steps of a run that wait for no other. Its has_begun is set here.
@@ -646,8 +652,7 @@ CREATE TRIGGER session_erases_runs BEFORE DELETE ON agent_sessions
 REVERSE = """
 DROP TRIGGER session_erases_runs ON agent_sessions;
 DROP FUNCTION agentstate_erase_runs(), agentstate_begin_next(uuid, uuid),
-    agentstate_new_id(), agentstate_iso(timestamptz),
-    agentstate_append_own(uuid, uuid, text[], text[], uuid, uuid[], text);
+    agentstate_new_id(), agentstate_iso(timestamptz);
 DROP TYPE agentstate_work CASCADE;
 """
 

@@ -16,7 +16,6 @@ DECLARE
     v_id bigint := 0;
     v_need integer;
     v_ids bigint[];
-    v_seen integer;
     v_locked agent_ready_steps[];
     c agent_ready_steps;
     w agentstate_work;
@@ -30,59 +29,74 @@ BEGIN
     skipped := 0;
     parents := '{}';
     limits := '{}';
-    FOR round IN 1 .. 8 LOOP
+    FOR round IN 1 .. 50 LOOP
         v_need := p_max - cardinality(claimed);
         EXIT WHEN v_need = 0;
-        -- A few more than needed: others are at the head of the queue too.
+        v_ids := NULL;
         IF p_run IS NOT NULL THEN
-            SELECT array_agg(q.id ORDER BY q.rank, q.id) INTO v_ids FROM (
-                SELECT r.rank, r.id FROM agent_ready_steps r
+            SELECT array_agg(q) INTO v_locked FROM (
+                SELECT r.* FROM agent_ready_steps r
                  WHERE r.project_id = p_project AND r.run_id = p_run
                    AND (r.rank, r.id) > (v_rank, v_id)
                    AND (p_tools IS NULL OR r.tool = ANY (p_tools))
                    AND (p_agents IS NULL OR r.agent = ANY (p_agents))
                    AND (p_session IS NULL OR r.session_id = p_session)
-                 ORDER BY r.rank, r.id LIMIT v_need + 8) q;
-        ELSIF p_tools IS NOT NULL THEN
-            SELECT array_agg(q.id ORDER BY q.rank, q.id) INTO v_ids FROM (
-                SELECT x.rank, x.id FROM unnest(p_tools) AS t(tool)
-                 CROSS JOIN LATERAL (
-                    SELECT r.rank, r.id FROM agent_ready_steps r
-                     WHERE r.project_id = p_project AND r.tool = t.tool
-                       AND (r.rank, r.id) > (v_rank, v_id)
-                       AND (p_agents IS NULL OR r.agent = ANY (p_agents))
-                       AND (p_session IS NULL OR r.session_id = p_session)
-                     ORDER BY r.rank, r.id LIMIT v_need + 8) x
-                 ORDER BY x.rank, x.id LIMIT v_need + 8) q;
-        ELSIF p_agents IS NOT NULL THEN
-            SELECT array_agg(q.id ORDER BY q.rank, q.id) INTO v_ids FROM (
-                SELECT x.rank, x.id FROM unnest(p_agents) AS t(agent)
-                 CROSS JOIN LATERAL (
-                    SELECT r.rank, r.id FROM agent_ready_steps r
-                     WHERE r.project_id = p_project AND r.agent = t.agent
-                       AND (r.rank, r.id) > (v_rank, v_id)
-                       AND (p_session IS NULL OR r.session_id = p_session)
-                     ORDER BY r.rank, r.id LIMIT v_need + 8) x
-                 ORDER BY x.rank, x.id LIMIT v_need + 8) q;
-        ELSE
-            SELECT array_agg(q.id ORDER BY q.rank, q.id) INTO v_ids FROM (
-                SELECT r.rank, r.id FROM agent_ready_steps r
+                 ORDER BY r.rank, r.id LIMIT v_need FOR UPDATE SKIP LOCKED) q;
+        ELSIF cardinality(p_tools) = 1 THEN
+            SELECT array_agg(q) INTO v_locked FROM (
+                SELECT r.* FROM agent_ready_steps r
+                 WHERE r.project_id = p_project AND r.tool = p_tools[1]
+                   AND (r.rank, r.id) > (v_rank, v_id)
+                   AND (p_agents IS NULL OR r.agent = ANY (p_agents))
+                   AND (p_session IS NULL OR r.session_id = p_session)
+                 ORDER BY r.rank, r.id LIMIT v_need FOR UPDATE SKIP LOCKED) q;
+        ELSIF p_tools IS NULL AND cardinality(p_agents) = 1 THEN
+            SELECT array_agg(q) INTO v_locked FROM (
+                SELECT r.* FROM agent_ready_steps r
+                 WHERE r.project_id = p_project AND r.agent = p_agents[1]
+                   AND (r.rank, r.id) > (v_rank, v_id)
+                   AND (p_session IS NULL OR r.session_id = p_session)
+                 ORDER BY r.rank, r.id LIMIT v_need FOR UPDATE SKIP LOCKED) q;
+        ELSIF p_tools IS NULL AND p_agents IS NULL THEN
+            SELECT array_agg(q) INTO v_locked FROM (
+                SELECT r.* FROM agent_ready_steps r
                  WHERE r.project_id = p_project AND (r.rank, r.id) > (v_rank, v_id)
                    AND (p_session IS NULL OR r.session_id = p_session)
-                 ORDER BY r.rank, r.id LIMIT v_need + 8) q;
+                 ORDER BY r.rank, r.id LIMIT v_need FOR UPDATE SKIP LOCKED) q;
+        ELSE
+            -- The head of each tool's, or agent's, own queue; the best of them are
+            -- locked, and only those.
+            SELECT array_agg(q.id ORDER BY q.rank, q.id) INTO v_ids FROM (
+                SELECT x.rank, x.id FROM unnest(coalesce(p_tools, p_agents)) AS t(name)
+                 CROSS JOIN LATERAL (
+                    (SELECT r.rank, r.id FROM agent_ready_steps r
+                      WHERE p_tools IS NOT NULL
+                        AND r.project_id = p_project AND r.tool = t.name
+                        AND (r.rank, r.id) > (v_rank, v_id)
+                        AND (p_agents IS NULL OR r.agent = ANY (p_agents))
+                        AND (p_session IS NULL OR r.session_id = p_session)
+                      ORDER BY r.rank, r.id LIMIT v_need)
+                    UNION ALL
+                    (SELECT r.rank, r.id FROM agent_ready_steps r
+                      WHERE p_tools IS NULL
+                        AND r.project_id = p_project AND r.agent = t.name
+                        AND (r.rank, r.id) > (v_rank, v_id)
+                        AND (p_session IS NULL OR r.session_id = p_session)
+                      ORDER BY r.rank, r.id LIMIT v_need)) x
+                 ORDER BY x.rank, x.id LIMIT v_need) q;
+            EXIT WHEN v_ids IS NULL;
+            SELECT array_agg(q) INTO v_locked FROM (
+                SELECT r.* FROM agent_ready_steps r WHERE r.id = ANY (v_ids)
+                 ORDER BY r.rank, r.id FOR UPDATE SKIP LOCKED) q;
+            IF v_locked IS NULL THEN
+                skipped := skipped + cardinality(v_ids);
+                SELECT r.rank, r.id INTO v_rank, v_id FROM agent_ready_steps r
+                 WHERE r.id = v_ids[cardinality(v_ids)];
+                EXIT WHEN NOT FOUND;
+                CONTINUE;
+            END IF;
         END IF;
-        EXIT WHEN v_ids IS NULL;
-        v_seen := cardinality(v_ids);
-        SELECT array_agg(q) INTO v_locked FROM (
-            SELECT r.* FROM agent_ready_steps r WHERE r.id = ANY (v_ids)
-             ORDER BY r.rank, r.id LIMIT v_need FOR UPDATE SKIP LOCKED) q;
-        IF v_locked IS NULL THEN
-            skipped := skipped + v_seen;
-            SELECT r.rank, r.id INTO v_rank, v_id FROM agent_ready_steps r
-             WHERE r.id = ANY (v_ids) ORDER BY r.rank DESC, r.id DESC LIMIT 1;
-            EXIT WHEN NOT FOUND;
-            CONTINUE;
-        END IF;
+        EXIT WHEN v_locked IS NULL;
         v_rank := v_locked[cardinality(v_locked)].rank;
         v_id := v_locked[cardinality(v_locked)].id;
         FOR c IN
@@ -111,14 +125,10 @@ BEGIN
                     CONTINUE;
                 END IF;
                 v_is_open := true;
-                w := agentstate_check_budget(w, c.tool);
             END IF;
-            CONTINUE WHEN w.state NOT IN ('queued', 'running', 'waiting')
-                       OR w.error IS NOT NULL;
-            IF cardinality(claimed) > 0 THEN
-                w := agentstate_check_budget(w, c.tool);
-                CONTINUE WHEN w.error IS NOT NULL;
-            END IF;
+            CONTINUE WHEN w.state NOT IN ('queued', 'running', 'waiting');
+            w := agentstate_check_budget(w, c.tool);
+            CONTINUE WHEN w.error IS NOT NULL;
             SELECT * INTO v_started
               FROM agentstate_start_attempt(w, c, p_worker, p_lease_s);
             w := v_started.work;
@@ -149,25 +159,22 @@ $$;
 CREATE FUNCTION agentstate_check_budget(w agentstate_work, p_tool text)
 RETURNS agentstate_work LANGUAGE plpgsql AS $$
 DECLARE
-    b record;
     v_code text;
     v_detail text;
 BEGIN
-    SELECT r.max_tool_calls, r.max_tokens, r.max_cost, r.deadline_at, r.tool_allowlist
-      INTO b FROM agent_runs r WHERE r.id = w.run AND r.project_id = w.project;
-    IF w.tool_calls >= b.max_tool_calls THEN
+    IF w.tool_calls >= w.max_tool_calls THEN
         v_code := 'max_tool_calls';
-        v_detail := 'the run has made all ' || b.max_tool_calls || ' of its tool calls';
-    ELSIF w.tokens >= b.max_tokens THEN
+        v_detail := 'the run has made all ' || w.max_tool_calls || ' of its tool calls';
+    ELSIF w.tokens >= w.max_tokens THEN
         v_code := 'max_tokens';
-        v_detail := w.tokens || ' tokens are used; the run may use ' || b.max_tokens;
-    ELSIF w.cost >= b.max_cost THEN
+        v_detail := w.tokens || ' tokens are used; the run may use ' || w.max_tokens;
+    ELSIF w.cost >= w.max_cost THEN
         v_code := 'max_cost';
-        v_detail := w.cost || ' is spent; the run may spend ' || b.max_cost;
-    ELSIF b.deadline_at <= w.now THEN
+        v_detail := w.cost || ' is spent; the run may spend ' || w.max_cost;
+    ELSIF w.deadline_at <= w.now THEN
         v_code := 'deadline';
         v_detail := 'the deadline of the run has passed';
-    ELSIF b.tool_allowlist IS NOT NULL AND NOT p_tool = ANY (b.tool_allowlist) THEN
+    ELSIF w.allowlist IS NOT NULL AND NOT p_tool = ANY (w.allowlist) THEN
         v_code := 'tool_not_allowed';
         v_detail := 'the tool ' || p_tool || ' is not in the allowlist of the run';
     ELSE
@@ -394,23 +401,28 @@ DECLARE
     l agent_step_leases;
     v_fence bigint;
     v_outcome text;
+    v_sessions uuid[];
 BEGIN
     outcomes := array_fill('not_found'::text, ARRAY[cardinality(p_steps)]);
     parents := '{}';
     limits := '{}';
     -- All sessions first and in order, so that two batches never wait for each other.
+    SELECT array_agg(DISTINCT st.session_id) INTO v_sessions FROM agent_steps st
+     WHERE st.id = ANY (p_steps) AND st.project_id = p_project;
     PERFORM FROM agent_sessions x
-      WHERE x.project_id = p_project AND x.id IN (
-            SELECT st.session_id FROM agent_steps st
-             WHERE st.id = ANY (p_steps) AND st.project_id = p_project)
+      WHERE x.id = ANY (v_sessions) AND x.project_id = p_project
       ORDER BY x.id FOR NO KEY UPDATE;
+    IF p_session IS NOT NULL OR p_subject IS NOT NULL THEN
+        SELECT array_agg(x.id) INTO v_sessions FROM agent_sessions x
+         WHERE x.id = ANY (v_sessions) AND x.project_id = p_project
+           AND (p_session IS NULL OR x.id = p_session)
+           AND (p_subject IS NULL OR x.subject = p_subject);
+    END IF;
     FOR i IN
         SELECT given.at::integer AS at, given.token, st.id, st.session_id, st.run_id
           FROM unnest(p_steps, p_tokens) WITH ORDINALITY AS given(step, token, at)
           JOIN agent_steps st ON st.id = given.step AND st.project_id = p_project
-          JOIN agent_sessions x ON x.id = st.session_id
-           AND (p_session IS NULL OR x.id = p_session)
-           AND (p_subject IS NULL OR x.subject = p_subject)
+         WHERE st.session_id = ANY (v_sessions)
          ORDER BY st.session_id, st.run_id, st.id
     LOOP
         v_fence := i.token >> 20;

@@ -1,13 +1,16 @@
 // One socket a page: says when it is lost, comes back, and misses nothing.
 //
 // Elements say what they follow. `data-follow-session` with `data-after-seq` is filled
-// with the events of a session as they are committed; `data-follow-feed` gets the event
-// `live-change` when anything happened in the project, which reloads it by htmx.
+// with the events of a session as they are committed. `data-follow-changes` of a session
+// and `data-follow-feed` of the project get the event `live-change` when anything has
+// happened there, by which htmx reloads them.
 "use strict";
 
 (() => {
   const path = document.body.dataset.socket;
-  const followed = document.querySelectorAll("[data-follow-session], [data-follow-feed]");
+  const followed = document.querySelectorAll(
+    "[data-follow-session], [data-follow-changes], [data-follow-feed]",
+  );
   if (!path || !followed.length) return;
 
   const SILENCE_MS = 1000 * Number(document.body.dataset.silenceS); // two pings
@@ -80,20 +83,22 @@
     }
   }
 
-  class Feed {
+  class Changes {
     constructor(element) {
       this.element = element;
-      this.place = "latest";
+      this.session = element.dataset.followChanges;
+      this.place = this.session ? Number(element.dataset.afterSeq) : "latest";
       this.waits = null;
       this.changed = false;
     }
 
     get subscription() {
-      return { feed: true, after: this.place };
+      if (!this.session) return { feed: true, after: this.place };
+      return { session: this.session, after_seq: this.place, format: "notice" };
     }
 
     receive(message) {
-      this.place = message.cursor;
+      this.place = this.session ? message.last_seq : message.cursor;
       this.change();
     }
 
@@ -120,7 +125,7 @@
 
   const follows = new Map();
   for (const element of followed) {
-    const follow = element.dataset.followSession ? new SessionLog(element) : new Feed(element);
+    const follow = element.dataset.followSession ? new SessionLog(element) : new Changes(element);
     follows.set(`f${follows.size}`, follow);
   }
 

@@ -1,4 +1,4 @@
-"""What the fault tests share: services downstream, runs, and time that passes at will."""
+"""What the fault tests share: a client, and services downstream that count."""
 
 from collections.abc import Iterator
 

@@ -149,7 +149,7 @@ def test_each_effect_once_over_a_thousand_kills(field):
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("tool", ["refund", "refund_once"])
 def test_a_new_process_goes_on_at_the_interrupted_step(field, point, tool):
-    """Step 0 is done, its worker dies in step 1: the next sees step 1, not the first."""
+    """Step 0 is done, a worker dies in step 1: the next sees step 1, not the first."""
     effect = "idempotent" if tool == "refund" else "once"
     plan = [
         {"tool": tool, "effect": effect, "args": {"order": n}, "retry": PATIENT}

@@ -115,7 +115,8 @@ def figures(found, wanted):
 
 def show(name, wanted, precision, recall):
     print(
-        f"\n{name}: {len(wanted)} labels, precision {precision:.3f}, recall {recall:.3f}"
+        f"\n{name}: {len(wanted)} labels, "
+        f"precision {precision:.3f}, recall {recall:.3f}"
     )
 
 

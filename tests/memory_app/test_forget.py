@@ -279,3 +279,66 @@ def test_the_log_is_changed_by_the_redact_function_alone(api, project):
         cursor.execute(
             "UPDATE agent_events SET payload = '{}' WHERE session_id = %s", [session]
         )
+
+
+def run_with(api, session, word):
+    """A run with `word` wherever a client can put it: done, waiting, pending."""
+    plan = {
+        "session": session,
+        "key": f"run-{word}",
+        "input": {"about": word},
+        "labels": {"about": word},
+        "steps": [
+            {"name": f"first {word}", "tool": "look", "args": {"q": word}},
+            {"tool": "send", "args": [word]},
+            {"tool": "pay", "args": {"to": word}, "requires_approval": True},
+            {"tool": "last"},
+        ],
+    }
+    run = api.post("/api/v1/runs", plan, headers={"Idempotency-Key": f"r{word}"})
+    assert run.status_code == 201, run
+    for _ in range(2):
+        claim = api.post(
+            "/api/v1/steps/claim", {"worker": "w", "run": run.json["id"]}
+        ).json["steps"]
+        item = {"step": claim[0]["step"], "lease_token": claim[0]["lease_token"]}
+        done = api.post(
+            "/api/v1/steps/complete", {"items": [item | {"result": {"found": word}}]}
+        )
+        assert done.status_code == 200, done
+    effect = api.post(
+        f"/api/v1/effects/e-{run.json['id']}/begin",
+        {"run": run.json["id"], "step": claim[0]["step"], "request": {"to": word}},
+    )
+    assert effect.status_code < 500
+    put = api.put(
+        f"/api/v1/runs/{run.json['id']}/working-memory/draft",
+        {"value": word},
+    )
+    assert put.status_code < 300, put
+    return run.json["id"]
+
+
+@pytest.mark.parametrize("scope", ["everywhere", "subject"])
+def test_runs_are_forgotten_with_their_session(api, project, scope):
+    word = f"{sentinel()}7"
+    session = open_session(api)
+    run = run_with(api, session, word)
+    [seq] = say(api, session, f"It is about {word}")
+    fact = remember(
+        api, f"It is about {word}", source={"session": session, "seqs": [seq]}
+    )
+    places = places_with(word)
+    assert {"agent_steps.args", "agent_runs.input"} <= set(places)
+    assert any(place.startswith("redis:") for place in places)
+    check_replay(project, session)
+    if scope == "subject":
+        done = api.post("/api/v1/subjects/u-100/forget", {})
+        assert done.status_code == 200, done
+    else:
+        forget(api, fact["id"], scope="everywhere")
+    assert places_with(word) == []
+    check_replay(project, session)
+    shown = api.get(f"/api/v1/runs/{run}").json
+    assert shown["state"] in ("waiting", "running", "queued")
+    assert shown["step_count"] == 4

@@ -38,6 +38,14 @@ from agentstate_client.execution import (
     ExecutionState,
     StepNotClaimable,
 )
+from agentstate_client.facts import (
+    Fact,
+    ForgetReceipt,
+    RecalledFact,
+    Remembered,
+    Revision,
+)
+from agentstate_client.long_term import AsyncLongTermMemory, LongTermMemory
 from agentstate_client.models import (
     AppendedEvent,
     AppendResult,
@@ -79,6 +87,7 @@ __all__ = [
     "AsyncClient",
     "AsyncContext",
     "AsyncExecutionState",
+    "AsyncLongTermMemory",
     "AsyncSessionStore",
     "AsyncVersionedSessionState",
     "AsyncWorker",
@@ -97,7 +106,9 @@ __all__ = [
     "Event",
     "EventIdReused",
     "ExecutionState",
+    "Fact",
     "FeedEvent",
+    "ForgetReceipt",
     "IdempotencyKeyReused",
     "InboxItem",
     "ItemAnswer",
@@ -105,6 +116,7 @@ __all__ = [
     "LoadedSession",
     "Lock",
     "LockLost",
+    "LongTermMemory",
     "MemoryEntry",
     "MissingScope",
     "NewEvent",
@@ -114,7 +126,10 @@ __all__ = [
     "PermissionDenied",
     "PlanConflict",
     "RateLimited",
+    "RecalledFact",
+    "Remembered",
     "Replay",
+    "Revision",
     "Run",
     "RunActive",
     "RunKeyTaken",

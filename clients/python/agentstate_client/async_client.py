@@ -22,6 +22,7 @@ from agentstate_client.calls import (
     events,
     feed,
     keys,
+    memory,
     runs,
     sessions,
     state,
@@ -112,6 +113,20 @@ class AsyncEffects(AsyncResource):
     get = awaitable(effects.get)
 
 
+class AsyncMemory(AsyncResource):
+    remember = awaitable(memory.remember)
+    recall = awaitable(memory.recall)
+    get = awaitable(memory.get)
+    list = awaitable(memory.list_page)
+    iterate = async_pages(memory.list_page)
+    correct = awaitable(memory.correct)
+    approve = awaitable(memory.approve)
+    reject = awaitable(memory.reject)
+    forget = awaitable(memory.forget)
+    forget_subject = awaitable(memory.forget_subject)
+    history = async_pages(memory.history)
+
+
 class AsyncWorkingMemoryCalls(AsyncResource):
     get = awaitable(working_memory.get)
     list = awaitable(working_memory.list_page)
@@ -152,6 +167,7 @@ class AsyncClient:
         self.runs = AsyncRuns(self)
         self.steps = AsyncSteps(self)
         self.effects = AsyncEffects(self)
+        self.memory = AsyncMemory(self)
         self.working_memory = AsyncWorkingMemoryCalls(self)
 
     async def whoami(self) -> Caller:

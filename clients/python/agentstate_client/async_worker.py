@@ -136,7 +136,7 @@ class AsyncWorker:
             free = await self._wait_for_a_free_place()
             if not free:
                 continue
-            asked_at = time.monotonic()
+            asked_at, was_idle = time.monotonic(), not self._tasks
             try:
                 claimed = await self.client.send(
                     calls.claim(
@@ -159,8 +159,10 @@ class AsyncWorker:
             pauses.after_answer()
             for step in claimed:
                 self._begin(step, asked_at)
-            if until_idle and not claimed.steps and await self._is_idle():
-                return
+            if until_idle and not claimed.steps:
+                if was_idle:
+                    return
+                await self._wait_for_an_end()
             await self._pause(claimed.retry_after_s)
 
     async def _pause(self, seconds: float) -> None:
@@ -175,11 +177,12 @@ class AsyncWorker:
             )
         return max(0, self.concurrency - len(self._tasks))
 
-    async def _is_idle(self) -> bool:
-        """Whether nothing is under way; waits for what is, for a moment."""
+    async def _wait_for_an_end(self) -> None:
+        """Wait for a step to end, which may have made another one claimable."""
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=0.1)
-        return not self._tasks
+            await asyncio.wait(
+                self._tasks, timeout=0.1, return_when=asyncio.FIRST_COMPLETED
+            )
 
     def _begin(self, step: ClaimedStep, asked_at: float) -> None:
         held = self._holdings.take(step, asked_at)

@@ -22,6 +22,7 @@ from agentstate_client.calls import (
     events,
     feed,
     keys,
+    memory,
     runs,
     sessions,
     state,
@@ -112,6 +113,20 @@ class Effects(Resource):
     get = blocking(effects.get)
 
 
+class Memory(Resource):
+    remember = blocking(memory.remember)
+    recall = blocking(memory.recall)
+    get = blocking(memory.get)
+    list = blocking(memory.list_page)
+    iterate = blocking_pages(memory.list_page)
+    correct = blocking(memory.correct)
+    approve = blocking(memory.approve)
+    reject = blocking(memory.reject)
+    forget = blocking(memory.forget)
+    forget_subject = blocking(memory.forget_subject)
+    history = blocking_pages(memory.history)
+
+
 class WorkingMemoryCalls(Resource):
     get = blocking(working_memory.get)
     list = blocking(working_memory.list_page)
@@ -152,6 +167,7 @@ class Client:
         self.runs = Runs(self)
         self.steps = Steps(self)
         self.effects = Effects(self)
+        self.memory = Memory(self)
         self.working_memory = WorkingMemoryCalls(self)
 
     def whoami(self) -> Caller:

@@ -311,6 +311,8 @@ class ExecutionState:
                 )
             except AgentStateError:
                 continue  # the report at the end says whether the lease is lost
+            except RuntimeError:
+                return  # the client has been closed
             holdings.heard(helds, answers, asked_at)
             for held in helds:
                 if held.stop == "lost":
@@ -421,6 +423,8 @@ class AsyncExecutionState:
                 )
             except AgentStateError:
                 continue  # the report at the end says whether the lease is lost
+            except RuntimeError:
+                return  # the client has been closed
             holdings.heard(helds, answers, asked_at)
             for held in helds:
                 if held.stop == "lost":

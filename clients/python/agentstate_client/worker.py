@@ -159,7 +159,7 @@ class Worker:
             free = self._wait_for_a_free_place()
             if not free:
                 continue
-            asked_at = time.monotonic()
+            asked_at, was_idle = time.monotonic(), not len(self._holdings)
             try:
                 claimed = self.client.send(
                     calls.claim(
@@ -182,8 +182,10 @@ class Worker:
             pauses.after_answer()
             for step in claimed:
                 self._begin(step, asked_at)
-            if until_idle and not claimed.steps and self._is_idle():
-                return
+            if until_idle and not claimed.steps:
+                if was_idle:
+                    return
+                self._wait_for_an_end()
             self._stopping.wait(claimed.retry_after_s)
 
     def _wait_for_a_free_place(self) -> int:
@@ -196,10 +198,11 @@ class Worker:
             )
             return max(0, self.concurrency - len(self._holdings))
 
-    def _is_idle(self) -> bool:
-        """Whether nothing is under way; waits for what is, for a moment."""
+    def _wait_for_an_end(self) -> None:
+        """Wait for a step to end, which may have made another one claimable."""
+        ended = self.steps_ended
         with self._idle:
-            return self._idle.wait_for(lambda: not len(self._holdings), timeout=0.1)
+            self._idle.wait_for(lambda: self.steps_ended > ended, timeout=0.1)
 
     def _begin(self, step: ClaimedStep, asked_at: float) -> None:
         held = self._holdings.take(step, asked_at)

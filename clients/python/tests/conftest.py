@@ -9,11 +9,17 @@ from tests.fixtures import issue_key
 
 from agentstate_client import (
     AsyncClient,
+    AsyncExecutionState,
     AsyncSessionStore,
     AsyncVersionedSessionState,
+    AsyncWorker,
+    AsyncWorkingMemory,
     Client,
+    ExecutionState,
     SessionStore,
     VersionedSessionState,
+    Worker,
+    WorkingMemory,
 )
 
 
@@ -57,6 +63,34 @@ async def _awaited(awaitable):
     return await awaitable
 
 
+class DrivenWorker:
+    """An AsyncWorker with the face of a Worker."""
+
+    def __init__(self, worker, runner):
+        self._worker = worker
+        self._runner = runner
+        self.step = worker.step
+        self.stop = worker.stop
+
+    def tool(self, name, **options):
+        def register(function):
+            @self._worker.tool(name, **options)
+            async def tool(context):
+                # In a thread: what a tool of these tests does may block.
+                result = await asyncio.to_thread(function, context)
+                return await result if inspect.isawaitable(result) else result
+
+            return function
+
+        return register
+
+    def run(self, **options):
+        self._runner.run(self._worker.run(**options))
+
+    def __getattr__(self, name):
+        return getattr(self._worker, name)
+
+
 class Kind:
     """One of the two clients and what stands on it, behind the same blocking face."""
 
@@ -80,6 +114,22 @@ class Kind:
         if self.name == "sync":
             return VersionedSessionState(client)
         return self._face(AsyncVersionedSessionState(client._subject))
+
+    def execution(self, run_id, client, **options):
+        if self.name == "sync":
+            return ExecutionState(run_id, client, **options)
+        return self._face(AsyncExecutionState(run_id, client._subject, **options))
+
+    def working_memory(self, task_id, client):
+        if self.name == "sync":
+            return WorkingMemory(task_id, client)
+        return self._face(AsyncWorkingMemory(task_id, client._subject))
+
+    def worker(self, client, **options):
+        """A worker whose tools are plain functions, and whose `run` blocks."""
+        if self.name == "sync":
+            return Worker(client, **options)
+        return DrivenWorker(AsyncWorker(client._subject, **options), self._runner)
 
     def close(self):
         for client in self._clients:

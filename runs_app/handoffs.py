@@ -1,0 +1,469 @@
+"""Handing work to another agent: a session and a run of its own, and one result back.
+
+The giving run waits in a step of its plan, for the signal `handoff:<id>`; the taking
+run ends when it gets the signal `handoff.result`. So all that runs promise, cancelling
+the tree, deadlines and limits, holds for handoffs. What a handoff carries is gathered
+above, by context_app, and given here as a value.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Q
+
+from access_app.models import Project
+from access_app.scopes import (
+    RUNS_READ,
+    RUNS_WORK,
+    RUNS_WRITE,
+    SESSIONS_READ,
+    SESSIONS_WRITE,
+)
+from access_app.services import create_key, revoke_key
+from agentstate.clock import Now, db_now
+from agentstate.errors import FieldError
+from agentstate.ids import new_id
+from runs_app.errors import (
+    HandoffEnded,
+    HandoffNotAccepted,
+    HandoffNotFound,
+    HandoffTaken,
+    HandoffTooDeep,
+    ResultDiffers,
+    WrongState,
+)
+from runs_app.models import Handoff, HandoffStatus, Run, Step
+from runs_app.services import (
+    RunFields,
+    cancel_run,
+    change_plan,
+    create_run,
+    locked_run,
+    move_step,
+    send_signal,
+)
+from runs_app.states import RunState
+from sessions_app.append import NewEvent, append_events
+from sessions_app.log import iso, read_log
+from sessions_app.models import Session
+from sessions_app.services import SessionFields, create_session, get_session
+
+DEPTH_MAX = 8  # how often work is handed on; a ring of agents ends here
+SCOPES = (SESSIONS_READ, SESSIONS_WRITE, RUNS_READ, RUNS_WRITE, RUNS_WORK)
+KEY_DAYS = 7  # that a key lives whose handoff has no time limit
+GRACE = timedelta(hours=1)  # in which a result may be sent again after the time is up
+RESULT = "handoff.result"
+SWEPT = 200  # handoffs that one sweep looks at
+
+E = HandoffStatus
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """What the taking run may do; None is no limit but those of the giving run."""
+
+    max_tool_calls: int | None = None
+    max_tokens: int | None = None
+    max_cost: Decimal | None = None
+    timeout_s: float | None = None
+    tool_allowlist: list[str] | None = None
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What is handed over. `context` says what to carry; it is read at acceptance."""
+
+    agent: str
+    task: str
+    context: dict[str, Any] = field(default_factory=dict)
+    constraints: Constraints = field(default_factory=Constraints)
+
+
+class Offered(NamedTuple):
+    """The handoff, and the text of its key: the one time it is shown."""
+
+    handoff: Handoff
+    token: str
+
+
+@transaction.atomic
+def offer_handoff(
+    project_id: UUID, run_id: UUID, offer: Offer, *, actor: str
+) -> Offered:
+    """Hand a task to `offer.agent` and let the run wait for the result.
+
+    Raises HandoffTooDeep, WrongState if the run has ended, FieldError for tools that
+    the run itself may not use.
+    """
+    run = locked_run(project_id, run_id)
+    session = Session.objects.get(project_id=project_id, id=run.session_id)
+    depth = _depth_of(run) + 1
+    if depth > DEPTH_MAX:
+        raise HandoffTooDeep(depth=depth, limit=DEPTH_MAX)
+    tools = _allowed_tools(run, offer.constraints.tool_allowlist)
+    seconds = offer.constraints.timeout_s
+    handoff = Handoff(id=new_id(), project_id=project_id, session_id=session.pk)
+    step = _waiting_step(run, handoff.id, seconds, actor)
+    deadline = _deadline(run, seconds)
+    child = _child_run(session, run, step, offer, tools, deadline, actor)
+    made = create_key(
+        Project.objects.get(id=project_id),
+        scopes=SCOPES,
+        name=f"handoff to {offer.agent}"[:100],
+        session_id=child.session_id,
+        expires_in=_key_life(seconds),
+        actor=actor,
+    )
+    handoff.run_id, handoff.step_id = run.id, step.id
+    handoff.child_session_id, handoff.child_run_id = child.session_id, child.id
+    handoff.agent, handoff.depth = offer.agent, depth
+    handoff.expires_at, handoff.key_id = deadline, made.key.id
+    handoff.offered_seq = _append(handoff, "offered", actor, _offered(handoff, offer))
+    handoff.save(force_insert=True)
+    handoff.refresh_from_db()
+    return Offered(handoff, made.text)
+
+
+def _depth_of(run: Run) -> int:
+    above = Handoff.objects.filter(
+        project_id=run.project_id, child_session_id=run.session_id
+    ).first()
+    return above.depth if above else 0
+
+
+def _allowed_tools(run: Run, wanted: list[str] | None) -> list[str] | None:
+    """The tools of the taking run: never more than the giving run has."""
+    if run.tool_allowlist is None or wanted is None:
+        return run.tool_allowlist if wanted is None else wanted
+    if beyond := sorted(set(wanted) - set(run.tool_allowlist)):
+        raise FieldError(
+            "constraints.tool_allowlist",
+            "tool_not_allowed",
+            f"{beyond[0]} is not in the run's own tool_allowlist",
+        )
+    return wanted
+
+
+def _deadline(run: Run, seconds: float | None) -> datetime | None:
+    ends = [run.deadline_at] if run.deadline_at else []
+    if seconds is not None:
+        ends.append(db_now() + timedelta(seconds=seconds))
+    return min(ends, default=None)
+
+
+def _key_life(seconds: float | None) -> timedelta:
+    if seconds is None:
+        return timedelta(days=KEY_DAYS)
+    return timedelta(seconds=seconds) + GRACE
+
+
+def _waiting_step(
+    run: Run, handoff_id: UUID, seconds: float | None, actor: str
+) -> Step:
+    """Add the step that waits for the result, beside whatever else the plan holds."""
+    signal: dict[str, Any] = {"name": _signal_of(handoff_id)}
+    if seconds is not None:
+        signal["timeout_s"] = Decimal(str(seconds))
+    changed = change_plan(
+        run.project_id,
+        run.id,
+        [{"signal": signal, "depends_on": []}],
+        plan_version=run.plan_version,
+        replaces=False,
+        actor=actor,
+    )
+    return Step.objects.get(
+        project_id=run.project_id, run_id=run.id, index=changed.step_count - 1
+    )
+
+
+def _signal_of(handoff_id: UUID) -> str:
+    return f"handoff:{handoff_id}"
+
+
+def _child_run(
+    session: Session,
+    run: Run,
+    step: Step,
+    offer: Offer,
+    tools: list[str] | None,
+    deadline: datetime | None,
+    actor: str,
+) -> Run:
+    child_session, _ = create_session(
+        session.project_id,
+        SessionFields(agent=offer.agent, subject=session.subject),
+        actor=actor,
+    )
+    child, _ = create_run(
+        session.project_id,
+        child_session.pk,
+        RunFields(
+            agent=offer.agent,
+            max_tool_calls=offer.constraints.max_tool_calls,
+            max_tokens=offer.constraints.max_tokens,
+            max_cost=offer.constraints.max_cost,
+            tool_allowlist=tools,
+            deadline_at=deadline,
+            parent_run_id=run.id,
+            parent_step_id=step.id,
+        ),
+        [{"signal": {"name": RESULT}}],
+        actor=actor,
+    )
+    return child
+
+
+def _offered(handoff: Handoff, offer: Offer) -> dict[str, Any]:
+    """All that the row holds but its key, and what it does not hold: the words."""
+    return {
+        "run": str(handoff.run_id),
+        "step": str(handoff.step_id),
+        "child_session": str(handoff.child_session_id),
+        "child_run": str(handoff.child_run_id),
+        "agent": offer.agent,
+        "depth": handoff.depth,
+        "expires_at": iso(handoff.expires_at),
+        "task": offer.task,
+        "context": offer.context,
+        "constraints": asdict(offer.constraints),
+    }
+
+
+def _append(handoff: Handoff, event: str, actor: str, told: dict[str, Any]) -> int:
+    result = append_events(
+        handoff.project_id,
+        handoff.session_id,
+        [
+            NewEvent(
+                f"handoff.{event}",
+                {"handoff": str(handoff.id), "at": iso(db_now()), **told},
+                run_id=handoff.run_id,
+            )
+        ],
+        actor=actor,
+        by_server=True,
+    )
+    return result.last_seq
+
+
+def get_handoff(project_id: UUID, handoff_id: UUID, *, lock: bool = False) -> Handoff:
+    found = Handoff.objects.filter(project_id=project_id, id=handoff_id)
+    if lock:
+        found = found.select_for_update(no_key=True)
+    handoff = found.first()
+    if handoff is None:
+        raise HandoffNotFound
+    return handoff
+
+
+def words_of(handoff: Handoff, seq: int | None) -> dict[str, Any]:
+    """Return the payload of one of the handoff's events; empty before there is one."""
+    if seq is None:
+        return {}
+    session = Session.objects.get(project_id=handoff.project_id, id=handoff.session_id)
+    page = read_log(session, after_seq=seq - 1, before_seq=seq + 1, limit=1)
+    return page.events[0].payload if page.events else {}
+
+
+@transaction.atomic
+def accept_handoff(
+    project_id: UUID,
+    handoff_id: UUID,
+    by: str,
+    gather: Callable[[Session, dict[str, Any]], dict[str, Any]],
+    *,
+    actor: str,
+) -> Handoff:
+    """Take the handoff; what it carries is fixed now.
+
+    `gather` makes the bundle of the giving session, whose row is locked, and of the
+    offer as it was made. Taking it twice under one name changes nothing. Raises
+    HandoffTaken, HandoffEnded.
+    """
+    handoff = get_handoff(project_id, handoff_id, lock=True)
+    if handoff.status == E.ACCEPTED:
+        if handoff.accepted_by != by:
+            raise HandoffTaken(accepted_by=handoff.accepted_by)
+        return handoff
+    _check_open(handoff)
+    session = get_session(project_id, handoff.session_id, lock=True)
+    bundle = gather(session, words_of(handoff, handoff.offered_seq))
+    handoff.status, handoff.accepted_by = E.ACCEPTED, by
+    told = {"by": by, "bundle": bundle}
+    handoff.accepted_seq = _append(handoff, "accepted", actor, told)
+    handoff.save(update_fields=["status", "accepted_by", "accepted_seq"])
+    return handoff
+
+
+def _check_open(handoff: Handoff) -> None:
+    if not handoff.is_open:
+        raise HandoffEnded(handoff_status=handoff.status)
+    if handoff.expires_at is not None and handoff.expires_at <= db_now():
+        raise HandoffEnded("The time for this handoff is up.", handoff_status=E.EXPIRED)
+
+
+@transaction.atomic
+def complete_handoff(
+    project_id: UUID, handoff_id: UUID, result: dict[str, Any], *, actor: str
+) -> Handoff:
+    """Give the result back: the step that waits for it is done with it.
+
+    The same result again changes nothing. Raises HandoffEnded, HandoffNotAccepted,
+    ResultDiffers.
+    """
+    handoff = get_handoff(project_id, handoff_id, lock=True)
+    if handoff.status == E.COMPLETED:
+        if words_of(handoff, handoff.ended_seq).get("result") != result:
+            raise ResultDiffers
+        return handoff
+    _check_open(handoff)
+    if handoff.status != E.ACCEPTED:
+        raise HandoffNotAccepted
+    try:
+        send_signal(
+            project_id,
+            handoff.run_id,
+            _signal_of(handoff.id),
+            result,
+            signal_id=str(handoff.id),
+            actor=actor,
+        )
+    except WrongState as exc:
+        raise HandoffEnded("The run that handed this over has ended.") from exc
+    _end(handoff, E.COMPLETED, actor, {"result": result})
+    child = handoff.child_run_id
+    # In a transaction of its own: it locks another session.
+    transaction.on_commit(lambda: _end_child(project_id, child, handoff.id, actor))
+    return handoff
+
+
+def _end_child(project_id: UUID, run_id: UUID, handoff_id: UUID, actor: str) -> None:
+    with suppress(WrongState):
+        send_signal(
+            project_id, run_id, RESULT, {}, signal_id=str(handoff_id), actor=actor
+        )
+
+
+@transaction.atomic
+def decline_handoff(
+    project_id: UUID, handoff_id: UUID, reason: str, *, actor: str
+) -> Handoff:
+    """Give it back undone: the step that waits fails, and says why."""
+    handoff = get_handoff(project_id, handoff_id, lock=True)
+    if handoff.status == E.DECLINED:
+        return handoff
+    _check_open(handoff)
+    _give_up(handoff, E.DECLINED, reason, actor)
+    return handoff
+
+
+def settle_handoff(project_id: UUID, handoff_id: UUID) -> Handoff:
+    """End a handoff whose time is up, or whose run has ended without a result."""
+    with transaction.atomic():
+        handoff = get_handoff(project_id, handoff_id, lock=True)
+        if not handoff.is_open:
+            return handoff
+        child = Run.objects.filter(
+            project_id=project_id, id=handoff.child_run_id
+        ).first()
+        if handoff.expires_at is not None and handoff.expires_at <= db_now():
+            _give_up(handoff, E.EXPIRED, "no result came in time", "system")
+        elif child is None or child.state in (RunState.CANCELLED, RunState.CANCELLING):
+            _give_up(handoff, E.CANCELLED, "its run was cancelled", "system")
+        elif child.has_ended:
+            reason = child.reason or "its run ended without a result"
+            _give_up(handoff, E.FAILED, reason, "system")
+        return handoff
+
+
+def settle_handoffs(project_id: UUID | None = None) -> int:
+    """Settle all that is due; return how many. Any process may do so, at any time."""
+    ended = Run.objects.filter(state__in=ENDED_CHILD).values("id")
+    due = Handoff.objects.filter(
+        Q(expires_at__lte=Now()) | Q(child_run_id__in=ended),
+        status__in=(E.OFFERED, E.ACCEPTED),
+    )
+    if project_id is not None:
+        due = due.filter(project_id=project_id)
+    found = list(due.order_by("id").values_list("project_id", "id")[:SWEPT])
+    return sum(not settle_handoff(*each).is_open for each in found)
+
+
+ENDED_CHILD = (
+    RunState.FAILED,
+    RunState.CANCELLED,
+    RunState.CANCELLING,
+    RunState.SUCCEEDED,
+)
+
+
+def _give_up(handoff: Handoff, status: HandoffStatus, reason: str, actor: str) -> None:
+    """End it without a result, fail the step that waits, and stop the taking run."""
+    error = {"code": f"handoff_{status.value}", "message": reason}
+    with suppress(WrongState):
+        move_step(
+            handoff.project_id,
+            handoff.step_id,
+            "give_up",
+            actor=actor,
+            reason=reason,
+            value=error,
+            has_value=True,
+        )
+    _end(handoff, status, actor, {"reason": reason})
+    if handoff.key_id is not None:
+        revoke_key(
+            handoff.project_id, handoff.key_id, actor=actor, reason=error["code"]
+        )
+    project_id, child = handoff.project_id, handoff.child_run_id
+    transaction.on_commit(lambda: _stop_child(project_id, child, error["code"]))
+
+
+def _stop_child(project_id: UUID, run_id: UUID, reason: str) -> None:
+    with suppress(WrongState):
+        cancel_run(project_id, run_id, reason=reason)
+
+
+def _end(
+    handoff: Handoff, status: HandoffStatus, actor: str, told: dict[str, Any]
+) -> None:
+    handoff.status = status
+    handoff.ended_seq = _append(handoff, status.value, actor, told)
+    handoff.save(update_fields=["status", "ended_seq"])
+
+
+def run_tree(project_id: UUID, run: Run) -> dict[str, Any]:
+    """Return a run with the runs below it, each with its state and budget."""
+    root = run.root_run_id or run.id
+    below = Run.objects.filter(project_id=project_id, root_run_id=root).order_by("id")
+    children: dict[UUID | None, list[Run]] = {}
+    for each in below:
+        children.setdefault(each.parent_run_id, []).append(each)
+    return _branch(run, children)
+
+
+def _branch(run: Run, children: dict[UUID | None, list[Run]]) -> dict[str, Any]:
+    return {
+        "run": str(run.id),
+        "session": str(run.session_id),
+        "agent": run.agent,
+        "state": run.state,
+        "reason": run.reason,
+        "budget": {
+            "max_tool_calls": run.max_tool_calls,
+            "tool_calls": run.tool_calls,
+            "max_tokens": run.max_tokens,
+            "tokens": run.tokens,
+            "max_cost": run.max_cost,
+            "cost": run.cost,
+            "deadline": iso(run.deadline_at),
+        },
+        "children": [_branch(child, children) for child in children.get(run.id, [])],
+    }

@@ -1,0 +1,299 @@
+"""The cases of the area handoff, each named by its id, and what else they promise."""
+
+import threading
+
+import pytest
+from django.db import connection
+
+from context_app.tokens import estimate
+from runs_app.handoffs import DEPTH_MAX, settle_handoffs
+from tests.context_app import legal
+from tests.context_app.test_replay_cases import context, said
+from tests.factories import answers, calls, error_of, make_session, says
+from tests.fixtures import Api
+
+RUNS = "/api/v1/runs"
+HANDOFFS = "/api/v1/handoffs"
+
+
+@pytest.fixture
+def triage(api):
+    """A session of the agent triage with a run under way."""
+    session = make_session(api, agent="triage", subject="ann")
+    session.run = make_run(session)
+    return session
+
+
+def make_run(session, steps=({"tool": "think"},), **fields):
+    body = {"session": session.id, "steps": list(steps), **fields}
+    answer = session.api.post(RUNS, body)
+    assert answer.status_code == 201, answer
+    return answer.json["id"]
+
+
+def offer(session, task="Check invoice A-1", agent="billing", **body):
+    answer = session.api.post(
+        f"{RUNS}/{session.run}/handoffs", {"agent": agent, "task": task, **body}
+    )
+    assert answer.status_code == 201, answer
+    return answer.json
+
+
+def child(made):
+    """The taking agent's own way in: the key that came with the handoff."""
+    return Api(made["token"])
+
+
+def move(api, made, name, **body):
+    return api.post(f"{HANDOFFS}/{made['id']}/{name}", body)
+
+
+def accept(made, by="billing-1"):
+    answer = move(child(made), made, "accept", by=by)
+    assert answer.status_code == 200, answer
+    return answer.json
+
+
+def step_of(session, made):
+    steps = session.api.get(f"{RUNS}/{session.run}/steps").json["items"]
+    return next(step for step in steps if step["id"] == made["step"])
+
+
+def run_state(session, run_id=None):
+    return session.api.get(f"{RUNS}/{run_id or session.run}").json["state"]
+
+
+def test_the_result_completes_the_step_that_waits(triage):
+    made = offer(triage)
+    assert step_of(triage, made)["state"] == "waiting"
+    taken = accept(made)
+    assert taken["bundle"]["task"] == "Check invoice A-1"
+    result = {"summary": "The invoice is right.", "data": {"ok": True}}
+    done = move(child(made), made, "result", **result)
+    assert done.json["status"] == "completed"
+    step = step_of(triage, made)
+    assert (step["state"], step["result"]) == ("done", result)
+    assert run_state(triage, made["child_run"]) == "succeeded"
+    again = move(child(made), made, "result", **result)
+    assert (again.status_code, again.json) == (200, done.json)
+    other = move(child(made), made, "result", summary="Something else")
+    assert other.status_code == 409
+
+
+def test_a_result_needs_the_handoff_to_be_accepted(triage):
+    made = offer(triage)
+    answer = move(child(made), made, "result", summary="Done")
+    assert error_of(answer)[:2] == (409, "handoff_not_accepted")
+
+
+def test_ho_04_what_came_during_the_handoff_is_in_the_bundle(triage):
+    triage.append("my bill is wrong", said("let me see"))
+    made = offer(triage, context={"last_events": 5})
+    triage.append(said("please also ask about the deposit"))
+    taken = accept(made)
+    assert "deposit" in str(taken["bundle"]["events"])
+    assert taken["bundle"]["last_seq"] >= taken["bundle"]["events"][-1]["seqs"][0]
+    own = make_own(made)
+    assert "deposit" in "\n".join(legal.texts(context(own)["messages"]))
+    triage.append(said("this came too late"))
+    read = child(made).get(f"{HANDOFFS}/{made['id']}").json
+    assert read["bundle"] == taken["bundle"], "it is fixed"
+
+
+def make_own(made):
+    """The child's session through the child's own key."""
+    from tests.factories import SessionApi
+
+    return SessionApi(child(made), made["child_session"])
+
+
+def test_ho_03_billing_sees_no_calls_it_could_repeat(triage):
+    triage.append("hi", calls("q", "query_tasks"), answers("q", "3 open"))
+    made = offer(
+        triage,
+        context={"last_events": 5},
+        constraints={"tool_allowlist": ["refund"]},
+    )
+    accept(made)
+    found = context(make_own(made), tools="refund")
+    assert "query_tasks" in str(found["messages"])
+    assert not any("tool_calls" in message for message in found["messages"])
+    plan = {"plan_version": 1, "append": [{"tool": "query_tasks"}]}
+    answer = child(made).post(f"{RUNS}/{made['child_run']}/plan", plan)
+    assert answer.status_code == 422
+    assert answer.json["errors"][0]["code"] == "tool_not_allowed"
+
+
+def test_ho_06_working_memories_are_apart(triage):
+    triage.api.put(f"{triage.url}/working-memory/note", {"value": "private"})
+    made = offer(triage, context={"last_events": 5})
+    accept(made)
+    own = make_own(made)
+    written = own.api.put(f"{own.url}/working-memory/note", {"value": "from billing"})
+    assert written.status_code in (200, 201)
+    assert own.api.get(f"{triage.url}/working-memory/note").status_code == 404
+    read = triage.api.get(f"{triage.url}/working-memory/note").json
+    assert read["value"] == "private"
+    assert own.api.get("/api/v1/memory", params={"subject": "ann"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/events", "/state", "/context", "/replay?at_seq=1", "/compactions"]
+)
+def test_a_child_reads_nothing_of_its_parent(triage, path):
+    triage.append("secret of triage")
+    made = offer(triage)
+    accept(made)
+    assert child(made).get(f"{triage.url}{path}").status_code == 404
+    assert child(made).get(f"{RUNS}/{triage.run}").status_code == 404
+    assert child(made).get(f"{RUNS}/{triage.run}/tree").status_code == 404
+    listed = child(made).get("/api/v1/sessions").json["items"]
+    assert [s["id"] for s in listed] == [made["child_session"]]
+
+
+def test_ho_08_the_bundle_obeys_its_budget(triage):
+    triage.append(*["word " * 200] * 50)
+    made = offer(triage, context={"last_events": 50, "budget_tokens": 3000})
+    bundle = accept(made)["bundle"]
+    assert bundle["tokens"] <= 3000
+    carried = [bundle["task"], *legal.texts(bundle["events"])]
+    assert sum(estimate(text) for text in carried) <= 3000
+    assert len(bundle["events"]) + len(bundle["left_out"]) == 50
+    reference = bundle["left_out"][0]["reference"]
+    assert triage.api.get(reference).json["items"][0]["type"] == "message.user"
+
+
+def test_ho_08_a_task_over_the_budget_is_refused(triage):
+    body = {
+        "agent": "billing",
+        "task": "word " * 500,
+        "context": {"budget_tokens": 100},
+    }
+    answer = triage.api.post(f"{RUNS}/{triage.run}/handoffs", body)
+    assert error_of(answer) == (422, "budget_too_small", "context.budget_tokens")
+    assert triage.api.get(f"{RUNS}/{triage.run}/handoffs").json["items"] == []
+
+
+def test_the_bundle_holds_what_was_named(triage):
+    fact = triage.api.post(
+        "/api/v1/memory", {"subject": "ann", "fact": "Prefers invoices as PDF"}
+    ).json
+    triage.put_state({"order": {"id": 7}, "secret": 1}, 0)
+    triage.api.put(f"{triage.url}/working-memory/draft", {"value": [1, 2]})
+    triage.append(says("the invoice is A-1"))
+    seq = triage.get()["last_seq"]
+    context_ = {
+        "facts": [fact["id"]],
+        "state_keys": ["order"],
+        "working_memory": ["draft"],
+        "events": [seq],
+        "inline": {"hint": "look at page 2"},
+    }
+    bundle = accept(offer(triage, context=context_))["bundle"]
+    assert [f["fact"] for f in bundle["relevant_facts"]] == ["Prefers invoices as PDF"]
+    assert bundle["state"] == {"order": {"id": 7}}
+    assert bundle["working_memory"] == {"draft": [1, 2]}
+    assert bundle["events"][0]["content"] == "the invoice is A-1"
+    assert bundle["inline"] == {"hint": "look at page 2"}
+    assert bundle["left_out"] == []
+
+
+def test_facts_are_suggested_for_a_task(triage):
+    for fact in ("Prefers invoices as PDF", "Owns a bicycle"):
+        triage.api.post("/api/v1/memory", {"subject": "ann", "fact": fact})
+    answer = triage.api.post(
+        f"{RUNS}/{triage.run}/handoffs/suggest", {"task": "send invoices", "limit": 1}
+    )
+    assert [item["fact"] for item in answer.json["items"]] == [
+        "Prefers invoices as PDF"
+    ]
+
+
+def test_own_09_one_of_two_agents_gets_it(triage):
+    made = offer(triage)
+    codes = []
+
+    def take(name):
+        codes.append(move(child(made), made, "accept", by=name).status_code)
+        connection.close()
+
+    threads = [threading.Thread(target=take, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(codes) == [200, 409]
+    winner = child(made).get(f"{HANDOFFS}/{made['id']}").json["accepted_by"]
+    assert accept(made, by=winner)["accepted_by"] == winner
+
+
+def test_own_09_a_ring_of_agents_is_cut(triage):
+    session, made = triage, None
+    for depth in range(1, DEPTH_MAX + 1):
+        made = offer(session, agent="AB"[depth % 2])
+        assert made["depth"] == depth
+        session = make_own(made)
+        session.run = made["child_run"]
+    body = {"agent": "A", "task": "again"}
+    answer = session.api.post(f"{RUNS}/{session.run}/handoffs", body)
+    assert error_of(answer)[:2] == (409, "handoff_too_deep")
+    tree = triage.api.get(f"{RUNS}/{triage.run}/tree").json
+    for _ in range(DEPTH_MAX):
+        [tree] = tree["children"]
+    assert tree["run"] == made["child_run"]
+    assert tree["children"] == []
+
+
+def test_declining_fails_the_step_and_says_why(triage):
+    made = offer(triage)
+    answer = move(child(made), made, "decline", reason="not mine")
+    assert (answer.json["status"], answer.json["reason"]) == ("declined", "not mine")
+    step = step_of(triage, made)
+    assert (step["state"], step["error"]["code"]) == ("failed", "handoff_declined")
+    assert run_state(triage, made["child_run"]) == "cancelled"
+
+
+def test_a_handoff_expires(triage, clock):
+    made = offer(triage, constraints={"timeout_s": 60})
+    clock.advance(seconds=61)
+    answer = move(child(made), made, "accept", by="late")
+    assert error_of(answer)[:2] == (409, "handoff_ended")
+    assert settle_handoffs() >= 0
+    read = triage.api.get(f"{HANDOFFS}/{made['id']}").json
+    assert read["status"] == "expired"
+    assert step_of(triage, made)["state"] == "failed"
+
+
+def test_cancelling_the_parent_cancels_the_children(triage):
+    made = offer(triage)
+    own = make_own(made)
+    own.run = made["child_run"]
+    grandchild = offer(own, agent="archive")
+    assert triage.api.post(f"{RUNS}/{triage.run}/cancel", {}).status_code == 200
+    assert run_state(triage, made["child_run"]) == "cancelled"
+    assert run_state(triage, grandchild["child_run"]) == "cancelled"
+    assert run_state(triage) == "cancelled"
+    for each in (made, grandchild):
+        read = triage.api.get(f"{HANDOFFS}/{each['id']}").json
+        assert read["status"] == "cancelled"
+    answer = move(triage.api, made, "result", summary="late")
+    assert error_of(answer)[:2] == (409, "handoff_ended")
+
+
+def test_a_child_has_no_tools_beyond_its_parents(api):
+    session = make_session(api)
+    session.run = make_run(
+        session, [{"tool": "refund"}], budget={"tool_allowlist": ["refund"]}
+    )
+    body = {"agent": "b", "task": "t", "constraints": {"tool_allowlist": ["wire"]}}
+    answer = api.post(f"{RUNS}/{session.run}/handoffs", body)
+    assert error_of(answer)[1:] == ("invalid", "constraints.tool_allowlist")
+    made = offer(session)
+    run = child(made).get(f"{RUNS}/{made['child_run']}").json
+    assert run["budget"]["tool_allowlist"] == ["refund"]
+
+
+def test_another_project_sees_no_handoff(triage, other_api):
+    made = offer(triage)
+    assert other_api.get(f"{HANDOFFS}/{made['id']}").status_code == 404
+    assert move(other_api, made, "accept", by="x").status_code == 404

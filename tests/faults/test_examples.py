@@ -1,0 +1,54 @@
+"""The examples run as their README says, and do what they say."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from examples import approval, fan_out, refund_agent
+from examples.fan_out import run_with
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_refund_is_paid_once(client, capsys):
+    refund_agent.main(client)
+    said = capsys.readouterr().out
+    assert "is in_doubt" in said
+    assert "paid 1 time" in said
+    [run] = client.runs.list(state=["succeeded"])
+    assert [step.attempt for step in client.runs.get(run.id).steps] == [1, 1, 1]
+
+
+def test_the_payment_is_what_was_approved(client, capsys):
+    approval.main(client)
+    assert "succeeded: {'paid': 50" in capsys.readouterr().out
+
+
+def test_the_pages_are_read_side_by_side(client, server, key, capsys):
+    asyncio.run(run_with(server.base_url, key))
+    said = capsys.readouterr().out
+    assert f"{fan_out.PAGES} of {fan_out.PAGES} read" in said
+    assert "succeeded" in said
+
+
+@pytest.mark.parametrize("name", ["fan_out"])
+def test_one_command_makes_its_own_key(server, name):
+    environment = os.environ | {
+        "AGENTSTATE_URL": server.base_url,
+        "PYTHONPATH": str(ROOT / "clients/python"),
+    }
+    environment.pop("AGENTSTATE_API_KEY", None)
+    done = subprocess.run(
+        [sys.executable, "-m", f"examples.{name}"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "succeeded" in done.stdout
