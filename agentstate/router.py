@@ -4,11 +4,12 @@ import re
 
 from channels.routing import URLRouter
 
-from agentstate import live
+from agentstate import claims, live
 from agentstate.bridge import Receive, Scope, Send, WSGIBridge
 from sessions_app.routing import websocket_urlpatterns
 from sessions_app.tailer import tailer
 
+CLAIM = re.compile(r"/api/v1/steps/claim/?\Z")
 STREAM = re.compile(r"/api/v1/(?:sessions/[^/]+/)?events/stream/?\Z")
 
 
@@ -26,6 +27,8 @@ class Router:
             await self.sockets(scope, receive, send)
         elif scope["method"] == "GET" and STREAM.match(scope["path"]):
             await live.sse_app(scope, receive, send, self.http)
+        elif scope["method"] == "POST" and CLAIM.match(scope["path"]):
+            await claims.claim_app(scope, receive, send, self.http)
         else:
             await self.http(scope, receive, send)
 

@@ -23,24 +23,26 @@ def safe_cell(text: str) -> str:
 
 
 def facts_as_csv(project_id: UUID, subject: str) -> Iterator[str]:
-    yield _line(HEADER)
+    yield csv_line(HEADER)
     facts = Fact.objects.in_project(project_id).about(subject).order_by("id")
     for fact in facts.iterator(chunk_size=500):
-        yield _line(
-            (
-                str(fact.id),
-                safe_cell(fact.subject),
-                safe_cell(fact.fact),
-                fact.kind,
-                fact.status,
-                fact.confidence,
-                fact.version,
-                iso(fact.created_at),
-            )
-        )
+        yield csv_line(fact_cells(fact))
 
 
-def _line(cells: tuple[object, ...]) -> str:
+def fact_cells(fact: Fact) -> tuple[object, ...]:
+    return (
+        str(fact.id),
+        safe_cell(fact.subject),
+        safe_cell(fact.fact),
+        fact.kind,
+        fact.status,
+        fact.confidence,
+        fact.version,
+        iso(fact.created_at),
+    )
+
+
+def csv_line(cells: tuple[object, ...]) -> str:
     out = io.StringIO()
     csv.writer(out).writerow(cells)
     return out.getvalue()

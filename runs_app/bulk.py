@@ -44,16 +44,17 @@ def act_on_runs(
     of its own (unless the caller has one open), so that what is done stays done.
     """
     service, states = ACTIONS[action]
-    ids = list(
+    rows = list(
         found.filter(state__in=states)
         .order_by("id")
-        .values_list("id", flat=True)[: limit + 1]
+        .values_list("session_id", "id")[: limit + 1]
     )
-    result = BulkResult(matched=min(len(ids), limit), has_more=len(ids) > limit)
+    result = BulkResult(matched=min(len(rows), limit), has_more=len(rows) > limit)
     if dry_run:
         return result
     refused: Counter[str] = Counter()
-    for run_id in ids[:limit]:
+    # By session, the order in which all lock: a caller may have one transaction open.
+    for _, run_id in sorted(rows[:limit]):
         code = _act(service, project_id, run_id, reason=reason, actor=actor)
         if code is None:
             result.done += 1

@@ -8,6 +8,7 @@ leader or on one process; a worker that finds nothing to claim sweeps too.
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -77,6 +78,30 @@ SELECT EXISTS (SELECT FROM agent_step_leases
        EXISTS (SELECT FROM agent_held_steps
                 WHERE project_id = %(project)s AND reason = 'limit')
 """
+
+
+PROJECTS_WITH_WORK = """
+SELECT p.id FROM unnest(%(projects)s::uuid[]) AS p(id)
+ WHERE EXISTS (SELECT FROM agent_ready_steps r WHERE r.project_id = p.id)
+    OR EXISTS (SELECT FROM agent_step_leases l
+                WHERE l.project_id = p.id AND (l.lease_until <= agentstate_now()
+                   OR l.ends_at <= agentstate_now()))
+    OR EXISTS (SELECT FROM agent_timers t
+                WHERE t.project_id = p.id AND t.due_at <= agentstate_now())
+    OR %(limits)s AND EXISTS (SELECT FROM agent_held_steps h
+                               WHERE h.project_id = p.id AND h.reason = 'limit')
+"""
+
+
+def projects_with_work(
+    projects: Sequence[UUID], *, with_limits: bool = True
+) -> list[UUID]:
+    """Return those of `projects` where a claim may get something: cheap, and a hint."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            PROJECTS_WITH_WORK, {"projects": list(projects), "limits": with_limits}
+        )
+        return [row[0] for row in cursor.fetchall()]
 
 
 def _is_time_for_limits(project_id: UUID) -> bool:

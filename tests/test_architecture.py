@@ -11,6 +11,7 @@ APPS = ["access_app", "sessions_app", "runs_app", "memory_app", "context_app"]
 # What of the project package stands above the apps; the rest of it is below them.
 COMPOSITION = {
     "agentstate.asgi",
+    "agentstate.claims",
     "agentstate.demo",
     "agentstate.health",
     "agentstate.live",

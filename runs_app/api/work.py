@@ -41,6 +41,10 @@ CLAIM_MAX = 100
 ITEMS_MAX = 1000
 LEASE_MIN, LEASE_MAX = 0.1, 86_400.0
 WAIT_MAX = 20.0
+# Set by the part of our server that waits for claims on its event loop; it takes the
+# header away again.
+WAITER_ENVIRON = "agentstate.claims"
+WAIT_HEADER = "X-Agentstate-Wait"
 POLL_FIRST, POLL_LAST = 0.02, 0.25  # seconds between looks of a claim that waits
 ERROR_MAX_BYTES = 64 * 1024
 BIGINT_MAX = 2**63 - 1
@@ -283,7 +287,15 @@ class ClaimView(WorkView):
         wanted, wait_s = read_claim(request.data)
         if request.idempotency is not None:
             wait_s = 0.0
+        if wait_s and request._request.META.get(WAITER_ENVIRON):
+            return self.claim_or_wait_outside(wanted, wait_s)
         return Response(self.claim(wanted, wait_s))
+
+    def claim_or_wait_outside(self, wanted: Wanted, wait_s: float) -> Response:
+        """Claim once; the server's event loop waits, if there is nothing."""
+        claimed = claim_steps(self.reach, wanted)
+        told = {WAIT_HEADER: f"{self.caller.project_id} {wait_s}"}
+        return Response({"steps": raw(claimed)}, headers={} if claimed else told)
 
     def claim(self, wanted: Wanted, wait_s: float) -> dict[str, Any]:
         claimed = claim_steps(self.reach, wanted)

@@ -153,3 +153,44 @@ def test_a_claim_waits_for_work(server, remote, runs):
     run = runs.create(["a"])
     thread.join(25)
     assert [s["run"] for s in answers[0]["steps"]] == [run["id"]]
+
+
+def test_claims_that_wait_hold_no_thread(server, api, runs):
+    """Many more claims wait than the server has threads, and others are served."""
+    done = []
+
+    def wait(number):
+        with httpx.Client(timeout=30) as client:
+            answer = client.post(
+                f"{server.base_url}/api/v1/steps/claim",
+                headers={"Authorization": f"Bearer {api.key}"},
+                json={"worker": f"w-{number}", "wait_s": 15, "tools": ["a"]},
+            )
+            done.extend(answer.json()["steps"])
+
+    threads = [threading.Thread(target=wait, args=[n]) for n in range(30)]
+    for thread in threads:
+        thread.start()
+    run = runs.create(
+        [{"tool": "a", "depends_on": []} for _ in range(30)]
+        + [{"tool": "none", "depends_on": []}]
+    )
+    assert httpx.get(f"{server.base_url}/readyz", timeout=10).status_code == 200
+    for thread in threads:
+        thread.join(30)
+    assert len({step["step"] for step in done}) == 30
+    runs.move(run, "cancel")
+
+
+def test_a_worker_that_hung_up_is_not_claimed_for(server, api, runs, work):
+    with httpx.Client(timeout=0.5) as client, suppress(httpx.TimeoutException):
+        client.post(
+            f"{server.base_url}/api/v1/steps/claim",
+            headers={"Authorization": f"Bearer {api.key}"},
+            json={"worker": "gone", "wait_s": 20},
+        )
+    run = runs.create(["a"])
+    for _ in range(20):
+        assert httpx.get(f"{server.base_url}/healthz", timeout=10).status_code == 200
+    assert runs.states(run) == ["pending"]
+    assert work.claim_one()["attempt"] == 1
