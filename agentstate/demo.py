@@ -4,6 +4,7 @@ It talks to the server as any agent does, over plain HTTP with an API key, so th
 first look at the API and the pages finds something alive. Each turn is one request of a
 customer: a message, a tool call, its result, an answer, and the state brought up to
 date by compare-and-set. It resumes the same session after a restart of either side.
+Between its turns it works on a plan whose payment a person approves.
 """
 
 import itertools
@@ -16,6 +17,7 @@ from typing import Any
 import httpx
 
 from agentstate.backoff import exponential
+from agentstate.demo_plan import DemoPlan
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +26,7 @@ TURNS = 200  # then it rests: a demo must not fill a disk
 TURN_SECONDS = 15.0
 PAUSE_SECONDS = 1.0  # between the events of a turn, so that a reader sees them come
 ATTEMPTS = 8
+PLAN_LOOKS = 5  # at the plan, between two turns
 
 REQUESTS = (
     ("Where is order {order}?", "track_order", "It left our warehouse this morning."),
@@ -78,6 +81,7 @@ class DemoAgent:
     pause: float = PAUSE_SECONDS
     rest: float = TURN_SECONDS
     stopping: threading.Event = field(default_factory=threading.Event)
+    plan: DemoPlan | None = None
 
     def run(self, turns: int = TURNS) -> None:
         session = self.call(
@@ -90,11 +94,25 @@ class DemoAgent:
             },
         )
         path = f"/api/v1/sessions/{session['id']}"
+        self.plan = DemoPlan(self.call, session["id"])
         for number in itertools.count(self.turns_done(path)):
             if number >= turns or self.stopping.is_set():
                 break
             self.take_turn(path, Turn(number))
-            self.stopping.wait(self.rest)
+            self.rest_between_turns()
+
+    def rest_between_turns(self) -> None:
+        """Rest; but a payment that is approved meanwhile is not to wait long."""
+        assert self.plan is not None
+        for _ in range(PLAN_LOOKS):
+            self.plan.go_on()
+            if self.stopping.wait(self.rest / PLAN_LOOKS):
+                return
+
+    def work_on_the_plan(self) -> None:
+        """After the last turn, until `stopping` is set."""
+        while not self.stopping.is_set():
+            self.rest_between_turns()
 
     def turns_done(self, path: str) -> int:
         state = self.call("GET", f"{path}/state")["state"]

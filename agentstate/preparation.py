@@ -19,13 +19,20 @@ from django.db.migrations.executor import MigrationExecutor
 
 from access_app.keys import KeyText, is_secret
 from access_app.models import ApiKey, Project
-from access_app.scopes import SESSIONS_READ, SESSIONS_WRITE
+from access_app.scopes import (
+    RUNS_READ,
+    RUNS_WORK,
+    RUNS_WRITE,
+    SESSIONS_READ,
+    SESSIONS_WRITE,
+)
 from access_app.services import create_key, create_project
 
 ADMIN_NAME = "admin"
 FIRST_KEY = "first key"
 DEMO_PROJECT = "demo"
 DEMO_KEY = "demo agent"
+DEMO_SCOPES = (SESSIONS_READ, SESSIONS_WRITE, RUNS_READ, RUNS_WRITE, RUNS_WORK)
 
 
 @dataclass(frozen=True)
@@ -133,10 +140,11 @@ def demo_key() -> str | None:
     secret = hmac.digest(settings.SECRET_KEY.encode(), DEMO_KEY.encode(), "sha256")
     keys = ApiKey.objects.in_project(project.id).filter(name=DEMO_KEY)
     key = keys.order_by("-created_at").first()
-    if key is None or not is_secret(secret.hex(), bytes(key.secret_hash)):
+    is_ours = key is not None and is_secret(secret.hex(), bytes(key.secret_hash))
+    if key is None or not is_ours or not set(key.scopes) >= set(DEMO_SCOPES):
         return create_key(
             project,
-            scopes=[SESSIONS_READ, SESSIONS_WRITE],
+            scopes=DEMO_SCOPES,
             name=DEMO_KEY,
             secret=secret.hex(),
         ).text

@@ -27,5 +27,6 @@ class Command(BaseCommand):
             agent = DemoAgent(http)
             signal.signal(signal.SIGTERM, lambda *_: agent.stopping.set())
             agent.run()
-            # Its work done, it stays: an ended process would be started again.
-            agent.stopping.wait()
+            # Its turns done, it stays: an ended process would be started again, and
+            # somebody may yet approve a payment.
+            agent.work_on_the_plan()
