@@ -182,6 +182,7 @@ SPECTACULAR_SETTINGS = {
     "ENUM_NAME_OVERRIDES": {
         "RunState": "runs_app.states.RunState",
         "StepState": "runs_app.states.StepState",
+        "HandoffStatus": "runs_app.models.HandoffStatus",
         "SessionStatus": "sessions_app.models.SessionStatus",
         "FactStatus": "memory_app.models.Status",
         "FactKind": "memory_app.models.Kind",

@@ -54,9 +54,7 @@ def test_ad_02_a_late_form_changes_nothing(api, reviewer):
         form(first, fact="by staff", reason="a letter"),
     )
     assert saved.status_code == 302
-    late = reviewer.post(
-        f"{LIST}{second['id']}/change/", form(second, fact="stale")
-    )
+    late = reviewer.post(f"{LIST}{second['id']}/change/", form(second, fact="stale"))
     assert late.status_code == 302
     now = {f["id"]: f for f in facts(api)}
     assert now[first["id"]]["fact"] == "by staff" and now[first["id"]]["version"] == 2
@@ -66,9 +64,7 @@ def test_ad_02_a_late_form_changes_nothing(api, reviewer):
         ("by staff", "a letter"),
         ("by API", ""),
     ]
-    untouched = reviewer.post(
-        f"{LIST}{first['id']}/change/", form(now[first["id"]])
-    )
+    untouched = reviewer.post(f"{LIST}{first['id']}/change/", form(now[first["id"]]))
     assert untouched.status_code == 302
     assert {f["id"]: f for f in facts(api)} == now
 

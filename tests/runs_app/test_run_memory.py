@@ -111,9 +111,7 @@ def test_erasing_the_session_takes_the_memory_of_its_runs(api, session, run, red
     assert code(api.get(path(run, "k"))) == (404, "run_not_found")
 
 
-def test_closing_the_session_leaves_the_memory_of_a_run_that_goes_on(
-    api, session, run
-):
+def test_closing_the_session_leaves_the_memory_of_a_run_that_goes_on(api, session, run):
     api.put(path(run, "k"), {"value": 1})
     api.post(f"/api/v1/sessions/{session}/close", {})
     assert api.get(path(run, "k")).json["value"] == 1
