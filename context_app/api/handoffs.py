@@ -111,7 +111,7 @@ class HandoffIn(StrictSerializer):
 
 class HandoffOut(serializers.Serializer[Any]):
     id = serializers.UUIDField()
-    status = serializers.ChoiceField(choices=HandoffStatus.values)
+    status = serializers.ChoiceField(choices=HandoffStatus.choices)
     agent = serializers.CharField()
     task = serializers.CharField()
     depth = serializers.IntegerField()
