@@ -13,6 +13,7 @@ run: setup
 	@exec $(PYTHON) manage.py serve
 
 test: setup-dev
+	@scripts/chromium
 	@$(PYTEST) -n 2
 
 lint: setup-dev

@@ -24,6 +24,7 @@ urlpatterns = [
     path("p/<slug:slug>/", include("sessions_app.urls")),
     path("p/<slug:slug>/", include("runs_app.urls")),
     path("p/<slug:slug>/", include("memory_app.urls")),
+    path("p/<slug:slug>/", include("context_app.urls")),
     path("healthz", views.healthz),
     path("readyz", views.readyz),
     path("metrics", views.metrics),

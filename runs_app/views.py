@@ -120,7 +120,10 @@ def _run_shown(request: PageRequest, run_id: UUID) -> dict[str, Any]:
     steps = Step.objects.of_run(project_id, run_id).filter(index__gte=first)
     found = list(steps.order_by("index")[: STEPS_PAGE + 1])
     children = Run.objects.filter(project_id=project_id, parent_run_id=run_id)
-    parents = Run.objects.filter(project_id=project_id, id=run.parent_run_id)
+    parent = None
+    if run.parent_run_id is not None:
+        parents = Run.objects.filter(project_id=project_id, id=run.parent_run_id)
+        parent = parents.first()
     return {
         "run": run,
         "agent_session": run.session,
@@ -128,7 +131,7 @@ def _run_shown(request: PageRequest, run_id: UUID) -> dict[str, Any]:
         "next_step": found[STEPS_PAGE].index if len(found) > STEPS_PAGE else None,
         "why": why_run_waits(run),
         "children": list(children.order_by("id")[:CHILDREN_SHOWN]),
-        "parent": parents.first() if run.parent_run_id else None,
+        "parent": parent,
         "actions": [
             name for name, (_, states) in ACTIONS.items() if run.state in states
         ],

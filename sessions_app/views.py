@@ -113,7 +113,8 @@ def event_body(request: PageRequest, session_id: UUID, seq: int) -> HttpResponse
     [event] = found
     shown: dict[str, Any] = {"agent_session": session, "event": event}
     if event.payload_bytes <= BODY_BYTES:
-        shown["value"] = event.payload
+        # Not event.payload, which insists on an object: odd records are shown too.
+        shown["value"] = codec.loads(event.payload_text, max_depth=10_000)
     else:
         shown["beginning"] = event.payload_text[: BODY_BYTES // 4]
     template = "_event_body.html" if request.htmx else "event.html"

@@ -94,3 +94,8 @@ def seconds_text(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+
+
+@register.filter
+def is_text(value: Any) -> bool:
+    return isinstance(value, str)

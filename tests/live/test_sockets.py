@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from tests.live.conftest import SECONDS, Socket, append, cookie_of, make_session
+from tests.people import SECONDS, Socket, append, cookie_of, make_session
 
 
 def follow(socket: Socket, session_id: str, after_seq: int = 0, id: str = "s") -> None:

@@ -1,0 +1,13 @@
+"""What the preview of a context may be asked for, read from its address."""
+
+from django import forms
+
+from context_app.forms import FORMS
+from sessions_app.forms import PageForm
+
+
+class PreviewForm(PageForm):
+    budget = forms.IntegerField(required=False, min_value=200, max_value=2_000_000)
+    format = forms.ChoiceField(required=False, choices=[(n, n) for n in FORMS])
+    at = forms.IntegerField(required=False, min_value=0, max_value=2**62)
+    recall = forms.CharField(required=False, max_length=500)

@@ -1,0 +1,68 @@
+"""Every page, for everybody: contrast, names and roles by axe, narrow screens."""
+
+import pytest
+
+from tests.people import append, make_session
+
+
+@pytest.fixture
+def pages(api, project):
+    """Something to see on every page, and the paths of all of them."""
+    session = make_session(api, title="A session", subject="u-1", state={"a": [1, 2]})
+    append(api, session, 3)
+    plan = [{"tool": "look", "requires_approval": True}, {"tool": "x" * 60}]
+    run = api.post("/api/v1/runs", {"session": session, "steps": plan}).json["id"]
+    source = {"session": session, "seqs": [1]}
+    fact = api.post(
+        "/api/v1/memory",
+        {"subject": "u-1", "fact": "Likes " + "tea" * 100, "source": source},
+    ).json["id"]
+    return [
+        "",
+        "runs/",
+        f"runs/{run}/",
+        "inbox/",
+        "workers/",
+        "sessions/",
+        f"sessions/{session}/",
+        f"sessions/{session}/events/1/",
+        "search/?q=hello",
+        "memory/",
+        "memory/subject/?subject=u-1",
+        f"memory/facts/{fact}/",
+        "memory/forget/?subject=u-1",
+        "audit/",
+        "settings/",
+        "no-such-page/",
+        "/",
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(pages, open_page, project, scheme):
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = open_page("", color_scheme=scheme)
+    found = []
+    for path in pages:
+        page.goto(path if path == "/" else f"/p/{project.slug}/{path}")
+        page.evaluate(
+            "document.querySelectorAll('details').forEach(e => { e.open = true })"
+        )
+        for violation in Axe().run(page).response["violations"]:
+            if violation["impact"] in ("serious", "critical"):
+                nodes = [node["html"][:150] for node in violation["nodes"][:3]]
+                found.append((path, violation["id"], nodes))
+    assert found == []
+    assert page.faults == []
+
+
+def test_nothing_is_wider_than_a_phone(pages, open_page, project):
+    page = open_page("", viewport={"width": 360, "height": 740})
+    wide = []
+    for path in pages:
+        page.goto(path if path == "/" else f"/p/{project.slug}/{path}")
+        width = page.evaluate("document.documentElement.scrollWidth")
+        if width > 360:
+            wide.append((path, width))
+    assert wide == []
