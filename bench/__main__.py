@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.client import Measured
-from bench.measures import Bench
+from bench.measures import Bench, event
 from bench.postgres import PgBench
 from bench.stack import running
 
@@ -136,6 +136,7 @@ def measure_throughput(bench: Bench, pgbench: PgBench, report: Report) -> None:
 
 def measure_flatness(bench: Bench, report: Report) -> None:
     long = bench.long_session()
+    measure_context(bench, long, report)
     report.section("cost of an append: empty session, session of 100,000 events (ms)")
     for name, both in bench.flatness(long).items():
         for which, found in both.items():
@@ -150,6 +151,18 @@ def measure_flatness(bench: Bench, report: Report) -> None:
     report.note("load 10,000 events", **quantiles(bench.load_log(long, 10_000, 8)))
     report.section("live (ms)")
     report.note("append until streamed", **quantiles(bench.stream_delay(300)))
+
+
+def measure_context(bench: Bench, long: str, report: Report) -> None:
+    """What a model sees, of a short log and of a long one with the same messages."""
+    short = bench.new_session()
+    bench.append(short, [event(number) for number in range(1000)])
+    report.section("context, openai form (ms)")
+    for budget in (2_000, 8_000):
+        for which, session in (("1,000", short), ("100,000", long)):
+            path = f"/sessions/{session}/context?format=openai&budget_tokens={budget}"
+            found = bench.reads(path, 100)
+            report.note(f"{budget:,} tokens of {which} events", **quantiles(found))
 
 
 def quantiles(found: Measured) -> dict[str, float]:

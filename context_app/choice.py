@@ -59,6 +59,8 @@ class Costs:
     known: dict[tuple[int, int | None], int] = field(default_factory=dict)
 
     def unit(self, unit: Unit, cap: int | None) -> int:
+        if cap is not None and (whole := self.unit(unit, None)) <= cap:
+            return whole  # none of its texts can be longer
         key = (unit.first_seq, cap)
         if key not in self.known:
             messages = unit.messages(Shortener(self.count, cap), self.tools)
@@ -141,7 +143,8 @@ class _Selection:
     def _newest(self) -> list[Unit]:
         """The unit that the model is to answer; it is never left out."""
         units = _newest_first(self.material.timeline, self.material.late)
-        return [unit for unit in units if self.costs.unit(unit, 0)][:1]
+        newest = next((unit for unit in units if self.costs.unit(unit, None)), None)
+        return [] if newest is None else [newest]
 
     def _fit_must(self) -> int:
         """Find the cap with which all fits that must; return what that costs."""

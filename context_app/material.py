@@ -87,9 +87,15 @@ def _seqs(units: list[Unit]) -> set[int]:
 
 def _apart(units: list[Unit], here: set[int]) -> list[Unit]:
     """Drop from units what another unit shows: a summary may end between two calls."""
-    for unit in units:
-        unit.calls = [call for call in unit.calls if call.event.seq not in here]
-    return [unit for unit in units if unit.seqs and unit.first_seq not in here]
+    apart = [
+        Unit(
+            unit.said,
+            unit.thoughts,
+            [call for call in unit.calls if call.event.seq not in here],
+        )
+        for unit in units
+    ]
+    return [unit for unit in apart if unit.seqs and unit.first_seq not in here]
 
 
 def _check_shown(missing: set[int]) -> None:

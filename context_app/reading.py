@@ -15,7 +15,6 @@ from sessions_app import event_types as types
 from sessions_app.log import COLUMNS, StoredEvent, read_log, segments_of
 from sessions_app.models import Session, ToolCall
 
-PAGE_MIN, PAGE_MAX = 32, 500
 PAGES_MAX = 50  # of a log in which nothing is worth showing
 LEADING_MAX = 8  # system messages at the log's beginning that count as instructions
 AROUND = 64  # events on each side of a call in which its parallel calls are looked for
@@ -57,14 +56,13 @@ class LogReader:
         Returns them oldest first, and whether `after_seq` was reached.
         """
         buffer: list[StoredEvent] = []
-        size = page_size
         for _ in range(PAGES_MAX):
             page = read_log(
                 self.session,
                 after_seq=after_seq,
                 before_seq=buffer[0].seq if buffer else self.at_seq + 1,
                 types=types.CONVERSATION_TYPES,
-                limit=size,
+                limit=page_size,
                 newest_first=True,
             )
             buffer = [*page.events[::-1], *buffer]
@@ -75,7 +73,6 @@ class LogReader:
                 return units, True
             if is_enough(units):
                 return units, False
-            size = min(size * 2, PAGE_MAX)
         return units, False
 
     def units_at(self, seqs: Iterable[int]) -> list[Unit]:

@@ -190,14 +190,16 @@ class Shown:
         )
 
     def _not_shown(self) -> list[dict[str, Any]]:
-        """What was read and says nothing to a model."""
+        """What says nothing to a model, of what is not left out anyway."""
         reasons = dict.fromkeys(self.empty, "empty")
         reasons |= dict.fromkeys(self.thoughts, "reasoning")
         for event in self._loose_events():
             is_result = event.type == types.TOOL_RESULT
             reasons[event.seq] = "no_open_call" if is_result else "reasoning"
         return [
-            {"seq": seq, "reason": reason} for seq, reason in sorted(reasons.items())
+            {"seq": seq, "reason": reason}
+            for seq, reason in sorted(reasons.items())
+            if not any(low <= seq <= high for low, high in self.left_out)
         ]
 
     def _loose_events(self) -> list[StoredEvent]:

@@ -6,6 +6,7 @@ here and nowhere else; see docs/context.md.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from agentstate import codec
@@ -64,16 +65,34 @@ class Call:
         if self.result is not None:
             yield self.result.seq
 
+    @cached_property
+    def arguments(self) -> Any:
+        given = self.event.payload.get("arguments")
+        return {} if given is None else given
+
+    @cached_property
+    def answer(self) -> dict[str, Any]:
+        """The result's payload; empty without one."""
+        return {} if self.result is None else self.result.payload
+
 
 @dataclass(eq=False)
 class Unit:
-    """A message, with the calls made in it and their results; or calls alone."""
+    """A message, with the calls made in it and their results; or calls alone.
+
+    It is not changed once its seqs have been asked for.
+    """
 
     said: StoredEvent | None = None
     thoughts: list[StoredEvent] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
 
-    @property
+    @cached_property
+    def payload(self) -> dict[str, Any]:
+        """What was said, decoded once: it is looked at again and again."""
+        return {} if self.said is None else self.said.payload
+
+    @cached_property
     def seqs(self) -> list[int]:
         events = [*self.thoughts, *([self.said] if self.said else [])]
         return sorted(
@@ -101,7 +120,7 @@ class Unit:
         Calls of tools that are not in `tools` are told as text.
         """
         if self.said is not None and self.said.type != types.MESSAGE_ASSISTANT:
-            return list(_plain(self.said, shortener))
+            return list(self._plain(self.said, shortener))
         known = [c for c in self.calls if tools is None or c.state.name in tools]
         foreign = [c for c in self.calls if c not in known]
         message = self._assistant(shortener, known, foreign)
@@ -114,10 +133,9 @@ class Unit:
     ) -> Message | None:
         message: Message = {"role": "assistant", "content": None}
         if self.said is not None:
-            payload = self.said.payload
-            message |= {n: payload[n] for n in EXTRA_FIELDS if payload.get(n)}
+            message |= self._extra
             message["content"] = shortener.content(
-                clean_content(payload.get("content")), self.said.seq
+                clean_content(self.payload.get("content")), self.said.seq
             )
         told = [_told(call, shortener) for call in foreign]
         message["content"] = with_texts(message["content"], told)
@@ -129,22 +147,23 @@ class Unit:
             message["reasoning"] = [t.payload.get("content") for t in self.thoughts]
         return message | {"seqs": self._own_seqs()}
 
+    def _plain(self, said: StoredEvent, shortener: Shortener) -> Iterator[Message]:
+        content = clean_content(self.payload.get("content"))
+        if content is not None:
+            yield {
+                "role": ROLES[said.type],
+                "content": shortener.content(content, said.seq),
+                **self._extra,
+                "seqs": [said.seq],
+            }
+
+    @property
+    def _extra(self) -> Message:
+        return {n: self.payload[n] for n in EXTRA_FIELDS if self.payload.get(n)}
+
     def _own_seqs(self) -> list[int]:
         results = {c.result.seq for c in self.calls if c.result is not None}
         return [seq for seq in self.seqs if seq not in results]
-
-
-def _plain(said: StoredEvent, shortener: Shortener) -> Iterator[Message]:
-    payload = said.payload
-    content = shortener.content(clean_content(payload.get("content")), said.seq)
-    if content is not None:
-        extra = {n: payload[n] for n in EXTRA_FIELDS if payload.get(n)}
-        yield {
-            "role": ROLES[said.type],
-            "content": content,
-            **extra,
-            "seqs": [said.seq],
-        }
 
 
 def _call(call: Call, shortener: Shortener) -> Message:
@@ -158,8 +177,7 @@ def _call(call: Call, shortener: Shortener) -> Message:
 
 def _arguments(call: Call, shortener: Shortener) -> Any:
     """The arguments as given; if too long, an object that says so."""
-    given = call.event.payload.get("arguments")
-    given = {} if given is None else given
+    given = call.arguments
     text = given if isinstance(given, str) else codec.dumps(given)
     short = shortener.text(text, call.event.seq)
     if short is not text:
@@ -177,7 +195,7 @@ def _result(call: Call, shortener: Shortener) -> Message:
         "status": call.state.status,
         "seqs": [call.result.seq] if call.result else [],
     }
-    if call.result is not None and call.result.payload.get("is_error"):
+    if call.answer.get("is_error"):
         message["is_error"] = True
     return message
 
@@ -187,7 +205,7 @@ def result_content(call: Call, shortener: Shortener) -> Any:
     if call.result is None:
         waits = call.state.status == "awaiting_human"
         return AWAITING_HUMAN if waits else INTERRUPTED
-    content = clean_content(call.result.payload.get("content"))
+    content = clean_content(call.answer.get("content"))
     if content is None:
         return NO_OUTPUT
     return shortener.content(content, call.result.seq)
