@@ -1,8 +1,21 @@
 from django.db import migrations
 
 TYPES = """
-CREATE FUNCTION agentstate_new_id() RETURNS uuid LANGUAGE sql VOLATILE AS
-'SELECT uuidv7()';
+-- Postgres has uuidv7() from 18 on; before, it is the time over a random one.
+DO $do$
+BEGIN
+    IF current_setting('server_version_num')::integer >= 180000 THEN
+        CREATE FUNCTION agentstate_new_id() RETURNS uuid LANGUAGE sql VOLATILE AS
+        'SELECT uuidv7()';
+    ELSE
+        CREATE FUNCTION agentstate_new_id() RETURNS uuid LANGUAGE sql VOLATILE AS $$
+            SELECT encode(set_bit(set_bit(overlay(
+                uuid_send(gen_random_uuid()) PLACING substring(int8send(floor(
+                    extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3)
+                FROM 1 FOR 6), 52, 1), 53, 1), 'hex')::uuid
+        $$;
+    END IF;
+END $do$;
 
 ALTER TABLE agent_runs SET (fillfactor = 70);
 ALTER TABLE agent_steps SET (fillfactor = 70, toast_tuple_target = 512);
