@@ -94,12 +94,17 @@ class Offered(NamedTuple):
 
 @transaction.atomic
 def offer_handoff(
-    project_id: UUID, run_id: UUID, offer: Offer, *, actor: str
+    project_id: UUID,
+    run_id: UUID,
+    offer: Offer,
+    *,
+    actor: str,
+    secret: str | None = None,
 ) -> Offered:
     """Hand a task to `offer.agent` and let the run wait for the result.
 
-    Raises HandoffTooDeep, WrongState if the run has ended, FieldError for tools that
-    the run itself may not use.
+    `secret` is for a caller that can derive the key's again. Raises HandoffTooDeep,
+    WrongState if the run has ended, FieldError for tools that it may not use itself.
     """
     run = locked_run(project_id, run_id)
     session = Session.objects.get(project_id=project_id, id=run.session_id)
@@ -119,6 +124,7 @@ def offer_handoff(
         session_id=child.session_id,
         expires_in=_key_life(seconds),
         actor=actor,
+        secret=secret,
     )
     handoff.run_id, handoff.step_id = run.id, step.id
     handoff.child_session_id, handoff.child_run_id = child.session_id, child.id

@@ -8,8 +8,13 @@ from rest_framework import serializers
 from rest_framework.response import Response
 
 from access_app.api.docs import documented, page
+from access_app.api.keys import derived_secret
 from access_app.api.views import ApiRequest
+from access_app.idempotency import IdempotencyRequest
+from access_app.keys import KeyText, hash_secret
+from access_app.models import ApiKey
 from access_app.scopes import MEMORY_READ, RUNS_READ, RUNS_WORK
+from agentstate import codec
 from agentstate.api.pagination import page_response, paginate
 from agentstate.api.params import PageParams, read_params
 from agentstate.api.serializers import (
@@ -239,9 +244,28 @@ class RunHandoffsView(RunCallView):
             context,
             Constraints(**body.get("constraints", {})),
         )
-        offered = offer_handoff(run.project_id, run.id, offer, actor=self.caller.actor)
+        offered = offer_handoff(
+            run.project_id,
+            run.id,
+            offer,
+            actor=self.caller.actor,
+            secret=derived_secret(request.idempotency),
+        )
         told = handoff_json(offered.handoff) | {"token": offered.token}
         return Response(told, status=201)
+
+    # The answer holds a key, and no key may lie in the database: a replay makes it
+    # again from the client's Idempotency-Key, as the calls on keys do.
+
+    def stored_body(self, body: str) -> str:
+        answer: Any = codec.loads(body)
+        return codec.dumps({n: v for n, v in answer.items() if n != "token"})
+
+    def restored_body(self, body: str) -> str:
+        answer: Any = codec.loads(body)
+        handoff = get_handoff(self.caller.project_id, UUID(answer["id"]))
+        token = key_text_again(handoff.key_id, self.api_request.idempotency)
+        return codec.dumps(answer | {"token": token})
 
 
 class SuggestView(RunCallView):
@@ -419,6 +443,16 @@ def tell_child(
         actor=actor,
         by_server=True,
     )
+
+
+def key_text_again(key_id: UUID | None, call: IdempotencyRequest | None) -> str | None:
+    """The text of a key that was made under this Idempotency-Key."""
+    secret = derived_secret(call)
+    if secret is None or key_id is None:
+        return None
+    key = ApiKey.objects.get(pk=key_id)
+    is_its = hash_secret(secret) == bytes(key.secret_hash)
+    return str(KeyText(key.prefix, secret)) if is_its else None
 
 
 def plain(context: dict[str, Any]) -> dict[str, Any]:

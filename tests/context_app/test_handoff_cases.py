@@ -1,15 +1,25 @@
 """The cases of the area handoff, each named by its id, and what else they promise."""
 
+import re
 import threading
 
 import pytest
 from django.db import connection
+from drf_spectacular.generators import SchemaGenerator
 
 from context_app.tokens import estimate
 from runs_app.handoffs import DEPTH_MAX, settle_handoffs
 from tests.context_app import legal
 from tests.context_app.test_replay_cases import context, said
-from tests.factories import answers, calls, error_of, make_session, says
+from tests.factories import (
+    MISSING,
+    answers,
+    calls,
+    error_of,
+    fetch,
+    make_session,
+    says,
+)
 from tests.fixtures import Api
 
 RUNS = "/api/v1/runs"
@@ -293,7 +303,56 @@ def test_a_child_has_no_tools_beyond_its_parents(api):
     assert run["budget"]["tool_allowlist"] == ["refund"]
 
 
+def test_a_retried_offer_is_one_handoff_with_the_same_token(triage):
+    body = {"agent": "billing", "task": "Check invoice A-1"}
+    url = f"{RUNS}/{triage.run}/handoffs"
+    first = triage.api.post(url, body, headers={"Idempotency-Key": "offer-1"})
+    again = triage.api.post(url, body, headers={"Idempotency-Key": "offer-1"})
+    assert first.status_code == 201
+    assert again.json == first.json
+    assert again.headers["Idempotency-Replayed"] == "true"
+    assert len(triage.api.get(url).json["items"]) == 1
+    stored = fetch("SELECT body FROM access_idempotency WHERE body LIKE %s", "%token%")
+    assert first.json["token"] not in str(stored)
+
+
 def test_another_project_sees_no_handoff(triage, other_api):
     made = offer(triage)
     assert other_api.get(f"{HANDOFFS}/{made['id']}").status_code == 404
     assert move(other_api, made, "accept", by="x").status_code == 404
+
+
+def test_a_child_reads_nothing_of_its_parent_at_any_address(triage):
+    """Every address of the OpenAPI document that can name a thing of the parent."""
+    triage.append("SECRET-OF-TRIAGE")
+    triage.put_state({"k": "SECRET-OF-TRIAGE"}, 0)
+    triage.api.put(f"{triage.url}/working-memory/k", {"value": "SECRET-OF-TRIAGE"})
+    fact = triage.api.post(
+        "/api/v1/memory", {"subject": "ann", "fact": "SECRET-OF-TRIAGE"}
+    ).json
+    step = triage.api.get(f"{RUNS}/{triage.run}/steps").json["items"][0]["id"]
+    made = offer(triage)
+    other = offer(triage, agent="archive", task="SECRET-OF-TRIAGE")
+    accept(made)
+    names = {
+        "session_id": triage.id,
+        "run_id": triage.run,
+        "step_id": step,
+        "handoff_id": other["id"],
+        "fact_id": fact["id"],
+        "key": "k",
+        "subject": "ann",
+        "seq": "1",
+    }
+    schema = SchemaGenerator().get_schema(public=True)
+    asked = 0
+    for path, item in schema["paths"].items():
+        if "get" not in item or path.endswith("/stream"):
+            continue
+        url = re.sub(r"\{(\w+)\}", lambda m: names.get(m[1], MISSING), path)
+        answer = child(made).get(url)
+        assert b"SECRET-OF-TRIAGE" not in answer.content, url
+        if "{" in path:
+            assert answer.status_code in (403, 404), (url, answer)
+        asked += 1
+    assert asked > 20
