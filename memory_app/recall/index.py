@@ -5,6 +5,7 @@ for each query: at ten thousand facts that is a few milliseconds, and no candida
 ever lost before the filters have been applied.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -60,6 +61,11 @@ class Postings:
         self.counts.append(count)
         self._arrays = None
 
+    def holds(self, row: int) -> bool:
+        # Rows are only ever added at the end, so they are in order.
+        at = bisect_left(self.rows, row)
+        return at < len(self.rows) and self.rows[at] == row
+
     @property
     def arrays(self) -> tuple[Ints, Floats]:
         if self._arrays is None:
@@ -78,8 +84,7 @@ class SubjectIndex:
         self.version = 0
         self.ids: list[UUID] = []
         self.row_of: dict[UUID, int] = {}
-        self.statuses: list[str] = []
-        self.kinds: list[str] = []
+        self.names: dict[str, int] = {}  # of statuses and kinds, as numbers
         self.sessions: list[str] = []
         self.twins: list[UUID] = []
         self.has_twins = False
@@ -89,6 +94,8 @@ class SubjectIndex:
         self._numbers = {name: np.zeros(GROW) for name in COLUMNS}
         self._alive: Mask = np.zeros(GROW, dtype=np.bool_)
         self._pinned: Mask = np.zeros(GROW, dtype=np.bool_)
+        self._statuses = np.zeros(GROW, dtype=np.int16)
+        self._kinds = np.zeros(GROW, dtype=np.int16)
         self._has_vector: Mask = np.zeros(GROW, dtype=np.bool_)
         self._lengths: Floats = np.zeros(GROW, dtype=np.float32)
         self._vectors: Floats = np.zeros((GROW, dimensions), dtype=np.float32)
@@ -144,8 +151,8 @@ class SubjectIndex:
         self._size += 1
         self.ids.append(row.id)
         self.row_of[row.id] = at
-        self.statuses.append(row.status)
-        self.kinds.append(row.kind)
+        self._statuses[at] = self.names.setdefault(row.status, len(self.names))
+        self._kinds[at] = self.names.setdefault(row.kind, len(self.names))
         self.sessions.append(row.session)
         self.twins.append(row.twin or row.id)
         self.has_twins |= row.twin is not None
@@ -172,15 +179,23 @@ class SubjectIndex:
         self._alive = np.concatenate([self._alive, flags])
         self._pinned = np.concatenate([self._pinned, flags])
         self._has_vector = np.concatenate([self._has_vector, flags])
+        codes = np.zeros(more, dtype=np.int16)
+        self._statuses = np.concatenate([self._statuses, codes])
+        self._kinds = np.concatenate([self._kinds, codes])
         self._lengths = np.concatenate([self._lengths, np.zeros(more, np.float32)])
         room = np.zeros((more, self.dimensions), dtype=np.float32)
         self._vectors = np.concatenate([self._vectors, room])
 
     def statuses_in(self, wanted: Iterable[str]) -> Mask:
-        return _is_one_of(self.statuses, wanted)
+        return self._is_one_of(self._statuses, wanted)
 
     def kinds_in(self, wanted: Iterable[str]) -> Mask:
-        return _is_one_of(self.kinds, wanted)
+        return self._is_one_of(self._kinds, wanted)
+
+    def _is_one_of(self, codes: NDArray[np.int16], wanted: Iterable[str]) -> Mask:
+        accepted = [self.names[name] for name in wanted if name in self.names]
+        found: Mask = np.isin(codes[: self._size], accepted)
+        return found
 
     @property
     def layout(self) -> "Layout":
@@ -246,7 +261,7 @@ class SubjectIndex:
         return [
             term
             for term in terms
-            if (found := self.postings.get(term)) and row in found.rows
+            if (found := self.postings.get(term)) and found.holds(row)
         ]
 
 
@@ -322,8 +337,3 @@ def _counted(terms: list[str]) -> dict[str, int]:
     for term in terms:
         counts[term] = counts.get(term, 0) + 1
     return counts
-
-
-def _is_one_of(values: list[str], wanted: Iterable[str]) -> Mask:
-    accepted = set(wanted)
-    return np.fromiter((value in accepted for value in values), np.bool_, len(values))
