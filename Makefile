@@ -1,6 +1,6 @@
 # run and test set up all they need: see scripts/bootstrap.
 .DEFAULT_GOAL := run
-.PHONY: run test lint fmt schema bench soak requirements setup setup-dev
+.PHONY: run test lint fmt schema bench eval soak requirements setup setup-dev
 
 # Some machines set it; every start would then compile the project anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -35,6 +35,9 @@ schema: setup-dev
 
 bench: setup-dev
 	@$(PYTHON) -m bench
+
+eval: setup-dev
+	@$(PYTHON) bench/recall_eval.py
 
 soak: setup-dev
 	@$(PYTEST) -m soak

@@ -5,6 +5,7 @@ services are used, whose addresses `agentstate.embedded` leaves in the data fold
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ from redis.retry import Retry
 
 from agentstate.env import env_bool, env_int, env_list, env_str
 from agentstate.pool import check_open
+
+# Before numpy is imported: a process that serves many threads has no use for a pool of
+# its own in each product of two matrices, whose members wait for each other.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 DATA_DIR = Path(env_str("AGENTSTATE_DATA_DIR", ".data"))
