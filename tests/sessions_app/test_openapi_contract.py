@@ -31,7 +31,7 @@ CHECKS = [
     content_type_conformance,
     response_schema_conformance,
 ]
-PATHS = r"^/api/v1/(sessions|events)(?!.*stream)"
+PATHS = r"^/api/v1/(sessions|events|keys|members|project|audit|whoami)(?!.*stream)"
 EXAMPLES = 10
 
 
