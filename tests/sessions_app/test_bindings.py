@@ -110,6 +110,7 @@ class Tenant:
             "key_id": self.key,
             "member_id": "1",
             "subject": "u-1",
+            "seq": "1",
         }
         return {name: known.get(name) or str(uuid4()) for name in names}
 
@@ -175,7 +176,9 @@ def test_au_01_the_owner_is_not_told_404(method, path):
     elif path.endswith("/stream"):
         assert answer.json["code"] == "stream_only"
     else:
-        assert answer.status_code < 400, answer
+        # A call of another app may find the example out of place, never the session.
+        assert answer.status_code not in (401, 403, 404), answer
+        assert answer.status_code < 500, answer
 
 
 def test_au_01_lists_and_the_feed_hold_nothing_of_others(world):
@@ -228,7 +231,8 @@ def test_a_bound_key_reaches_its_own_and_nothing_else(project, api, method, path
     ):
         foreign = call(key, method, path, {"session_id": other.id})
         unknown = call(key, method, path, {"session_id": MISSING})
-        assert foreign.status_code == 404
+        # 403: a call that no bound key may make, whatever the id.
+        assert foreign.status_code in (403, 404)
         assert same_problem(foreign, unknown)
         assert (other.get(), other.events()) == before
     if method == "GET":
