@@ -150,7 +150,7 @@ class _Selection:
         """Find the cap with which all fits that must; return what that costs."""
         while (least := self._must_cost()) > self.budget:
             if not self.choice.cap:
-                raise _too_small(self.budget, least)
+                raise too_small(self.budget, least)
             self.choice.cap //= 2
         return least
 
@@ -228,7 +228,7 @@ class _Selection:
         return bool(self.must) and self.must[-1].begins_turn
 
 
-def _too_small(budget: int, least: int) -> BudgetTooSmall:
+def too_small(budget: int, least: int) -> BudgetTooSmall:
     return BudgetTooSmall(
         f"budget_tokens: {budget} is too small, the least that works is {least}",
         least_tokens=least,

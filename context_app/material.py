@@ -10,6 +10,8 @@ from context_app.reading import LogReader
 from context_app.units import CallState, Unit
 from sessions_app.models import Session
 
+KEPT_MAX = 300  # events kept by compactions that a context reads, the newest of them
+
 
 @dataclass
 class Material:
@@ -27,6 +29,7 @@ class Material:
     late: list[Unit]  # called before the timeline begins, answered in it
     open_calls: list[CallState]
     sections: list[Section]
+    kept_unread: list[int]  # kept by a compaction too, but too many to be read
 
     @property
     def unread(self) -> tuple[int, int] | None:
@@ -57,7 +60,8 @@ def gather(
     timeline, is_complete = reader.read_back(start, page_size, is_enough)
     lowest = timeline[0].first_seq if timeline and not is_complete else start + 1
     waiting = {call.call_seq for call in open_calls if call.awaiting}
-    kept = {seq for summary in active.summaries for seq in summary.keep}
+    all_kept = sorted(s for summary in active.summaries for s in summary.keep)
+    kept = set(all_kept[-KEPT_MAX:])
     here = {event.seq for event in leading} | _seqs(timeline)
     apart = _apart(
         reader.units_at((keep | waiting | kept | reader.late_calls(lowest)) - here),
@@ -78,6 +82,7 @@ def gather(
         late=[unit for unit in rest if not kept & set(unit.seqs)],
         open_calls=open_calls,
         sections=sections,
+        kept_unread=[seq for seq in all_kept[:-KEPT_MAX] if seq not in here],
     )
 
 

@@ -108,6 +108,8 @@ class Shown:
             for summary in self.material.active.summaries
             if summary.seq not in dict(self.choice.summaries)
         ]
+        kept = [seq for seq in self.material.kept_unread if seq not in self.seqs]
+        runs += [(seq, seq) for seq in kept]
         return _touching_joined(sorted(runs), self.seqs)
 
     def _read_seqs(self, unread: Range | None) -> list[int]:

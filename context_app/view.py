@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from context_app.beside import Section
-from context_app.choice import Costs, everything, is_enough, page_size, selection
+from context_app.choice import (
+    Costs,
+    everything,
+    is_enough,
+    page_size,
+    selection,
+    too_small,
+)
 from context_app.forms import FORMS
 from context_app.material import Material, gather
 from context_app.shown import Shown
@@ -65,4 +72,4 @@ def _selected(material: Material, costs: Costs, budget: int) -> Shown:
         if shown.total <= budget:
             return shown
         room -= shown.total - budget
-    raise AssertionError(f"{shown.total} tokens for a budget of {budget}")
+    raise too_small(budget, shown.total)

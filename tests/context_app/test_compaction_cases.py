@@ -412,6 +412,17 @@ def test_undo_of_one_that_took_others_in_brings_them_back(session):
     assert answer.json["active"] == seqs
 
 
+def test_what_compactions_keep_costs_no_more_than_is_read(session):
+    pairs = [e for n in range(200) for e in (calls(f"c{n}"), answers(f"c{n}", "ok"))]
+    session.append("begin", *pairs)
+    done = compact(session, keep_last=0, preserve_tools=True)
+    assert len(done["keep"]) == 400
+    found = context(session, budget_tokens=1_000_000)
+    assert len(found["manifest"]["seqs"]) == 300
+    [left] = found["manifest"]["left_out"]
+    assert (left["from_seq"], left["to_seq"]) == (2, 101)
+
+
 def test_nothing_to_compact_is_said(session):
     talk(session, 2)
     assert refused(session, keep_last=4)[:2] == (409, "nothing_to_compact")
