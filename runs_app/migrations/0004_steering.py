@@ -547,10 +547,20 @@ DROP FUNCTION agentstate_start_run(uuid, uuid, uuid, text, text, boolean);
 DROP FUNCTION agentstate_insert_steps(uuid, uuid, uuid, json, text[]);
 """
 
+# As in 0003: no plan that was made for empty tables.
+INDEXED = """
+ALTER FUNCTION agentstate_start_run SET enable_seqscan = off;
+ALTER FUNCTION agentstate_change_plan SET enable_seqscan = off;
+ALTER FUNCTION agentstate_move_run SET enable_seqscan = off;
+ALTER FUNCTION agentstate_retry_run SET enable_seqscan = off;
+ALTER FUNCTION agentstate_move_step SET enable_seqscan = off;
+ALTER FUNCTION agentstate_send_signal SET enable_seqscan = off;
+"""
+
 
 class Migration(migrations.Migration):
     dependencies = [("runs_app", "0003_hot_calls")]
 
     operations = [
-        migrations.RunSQL(START + RUN_MOVES + STEP_MOVES + SIGNALS, REVERSE)
+        migrations.RunSQL(START + RUN_MOVES + STEP_MOVES + SIGNALS + INDEXED, REVERSE)
     ]
