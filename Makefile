@@ -1,6 +1,6 @@
 # run and test set up all they need: see scripts/bootstrap.
 .DEFAULT_GOAL := run
-.PHONY: run test lint fmt schema bench eval soak requirements setup setup-dev
+.PHONY: run test lint fmt schema bench screenshots eval soak requirements setup setup-dev
 
 # Some machines set it; every start would then compile the project anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -32,6 +32,11 @@ fmt: setup-dev
 schema: setup-dev
 	@$(PYTHON) manage.py spectacular --validate --fail-on-warn --file docs/openapi.yaml
 	@$(PYTHON) manage.py write_event_docs
+
+# Pictures of every page in screenshots/, to look at after a change of their looks.
+screenshots: setup-dev
+	@scripts/chromium
+	@$(PYTEST) tests/browser/screenshots.py --quiet --timeout 0
 
 bench: setup-dev
 	@$(PYTHON) -m bench

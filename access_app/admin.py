@@ -11,6 +11,7 @@ from unfold.admin import ModelAdmin  # type: ignore[import-untyped]
 
 from access_app.models import ApiKey, AuditEntry, Member, Project
 from access_app.querysets import ApiKeyQuerySet
+from access_app.roles import Right, projects_where
 from access_app.services import (
     add_member,
     create_project,
@@ -40,12 +41,16 @@ class ProjectScopedAdmin(ModelAdmin):  # type: ignore[misc]
     """
 
     project_path = "project"  # from the row to its project
+    right: Right | None = None  # that staff need in a project to see its rows
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request)
         user = user_of(request)
         if user.is_superuser:
             return rows
+        if self.right is not None:
+            seen = projects_where(user, self.right)
+            return rows.filter(**{f"{self.project_path}__in": seen})
         visible = Project.objects.visible_to(user)
         return rows.filter(**{f"{self.project_path}__in": visible})
 
@@ -203,6 +208,7 @@ class ApiKeyAdmin(ReadOnlyAdmin):
 
 @admin.register(AuditEntry)
 class AuditEntryAdmin(ReadOnlyAdmin):
+    right = Right.SEE_AUDIT
     list_display = ["created_at", "project", "actor", "action", "object", "reason"]
     list_select_related = ["project"]
     search_fields = ["=actor", "=action", "=object"]

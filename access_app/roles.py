@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from uuid import UUID
 
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
@@ -60,6 +61,12 @@ class Visit:
             raise PermissionDenied(
                 f"Your role in this project, {self.role}, does not allow this."
             )
+
+
+def projects_where(user: User, right: Right) -> list[UUID]:
+    """The projects in which `user` has this right, by their ids."""
+    members = Member.objects.filter(user=user).select_related("project")
+    return [m.project_id for m in members if right in rights_of(m.role, m.project)]
 
 
 def visit_of(user: User, project: Project) -> Visit | None:

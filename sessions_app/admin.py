@@ -7,6 +7,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from access_app.admin import ProjectScopedAdmin
+from access_app.roles import Right
 from agentstate import codec
 from agentstate.uncounted import UncountedPaginator
 from sessions_app.models import Event, Session
@@ -15,6 +16,7 @@ from sessions_app.models import Event, Session
 class LookOnlyAdmin(ProjectScopedAdmin):
     """No row is added, changed or deleted here; no list is counted."""
 
+    right = Right.SEE_PAYLOADS
     paginator = UncountedPaginator
     show_full_result_count = False
     list_per_page = 50

@@ -1,6 +1,6 @@
 """Sessions, their append-only log, and what is derived from it."""
 
-from django.contrib.postgres.indexes import GinIndex, OpClass
+from django.contrib.postgres.indexes import BrinIndex, GinIndex, OpClass
 from django.db import models
 from django.db.models import Q
 
@@ -185,6 +185,14 @@ class Event(models.Model):
                 fields=["project", "session", "seq"],
                 name="event_context",
                 condition=Q(type__in=CONTEXT_TYPES),
+            ),
+            # For days and charts: rows lie in the order of time, so this stays tiny,
+            # and an append does not touch it.
+            BrinIndex(
+                fields=["project", "created_at"],
+                name="event_created",
+                pages_per_range=32,
+                autosummarize=True,
             ),
             models.Index(
                 fields=["project", "run_id", "id"],

@@ -50,8 +50,9 @@ def _instant(at: datetime) -> str:
 
 
 @register.filter
-def get(mapping: dict[str, Any], key: str) -> Any:
-    return mapping.get(key)
+def get(mapping: dict[Any, Any] | None, key: Any) -> Any:
+    """An item by its key; None too where there is no mapping (a name not passed)."""
+    return mapping.get(key) if mapping else None
 
 
 @register.simple_tag(takes_context=True)

@@ -52,7 +52,7 @@ def test_every_list_opens(admin, model):
 
 
 @pytest.mark.parametrize("model", ["member", "apikey", "auditentry"])
-def test_staff_see_rows_of_their_projects_only(member, project, other_project, model):
+def test_staff_see_rows_of_their_projects_only(owner, project, other_project, model):
     shown = {}
     for each in (project, other_project):
         user = User.objects.create_user(f"name-{each.id}")
@@ -60,9 +60,15 @@ def test_staff_see_rows_of_their_projects_only(member, project, other_project, m
         create_key(each, scopes=["all"], name=f"name-{each.id}")
         record_audit(each.id, "system", "thing.done", f"name-{each.id}")
         shown[each] = f"name-{each.id}"
-    page = member.get(f"/admin/access_app/{model}/").content.decode()
+    page = owner.get(f"/admin/access_app/{model}/").content.decode()
     assert shown[project] in page
     assert shown[other_project] not in page
+
+
+def test_a_viewer_sees_no_audit_log(member, project):
+    record_audit(project.id, "system", "thing.done", f"name-{project.id}")
+    page = member.get("/admin/access_app/auditentry/").content.decode()
+    assert f"name-{project.id}" not in page
 
 
 def test_a_row_of_another_project_cannot_be_opened(member, other_project):
