@@ -9,8 +9,8 @@ from tests.people import make_session
 
 FOLDER = Path(__file__).resolve().parents[2] / "screenshots"
 LOOKS = {
-    "light": {"color_scheme": "light", "viewport": {"width": 1280, "height": 860}},
-    "dark": {"color_scheme": "dark", "viewport": {"width": 1280, "height": 860}},
+    "light": {"color_scheme": "light", "viewport": {"width": 1180, "height": 720}},
+    "dark": {"color_scheme": "dark", "viewport": {"width": 1180, "height": 720}},
     "narrow": {"color_scheme": "light", "viewport": {"width": 375, "height": 740}},
 }
 
