@@ -10,6 +10,7 @@ from bench.client import Measured
 from bench.measures import Bench, event
 from bench.postgres import PgBench
 from bench.stack import running
+from bench.steps import StepBench
 
 RESULTS = Path(__file__).resolve().parent / "results"
 DOCS = RESULTS.parent.parent / "docs" / "benchmarks.md"
@@ -77,6 +78,7 @@ def main() -> None:
         action="store_true",
         help="put the figures in docs/benchmarks.md",
     )
+    parser.add_argument("--only", choices=["appends", "steps"])
     options = parser.parse_args()
     report = Report()
     begun = time.monotonic()
@@ -85,8 +87,11 @@ def main() -> None:
         bench = Bench(stack, options.seconds)
         pgbench = PgBench(stack.database_url, options.seconds)
         bench.appends(4)  # so that nothing is done for the first time
-        measure_throughput(bench, pgbench, report)
-        measure_flatness(bench, report)
+        if options.only != "steps":
+            measure_throughput(bench, pgbench, report)
+            measure_flatness(bench, report)
+        if options.only != "appends":
+            measure_steps(StepBench(bench, pgbench), report)
     print(f"\n{time.monotonic() - begun:.0f} seconds in all")
     path = report.keep()
     if options.write_docs:
@@ -163,6 +168,26 @@ def measure_context(bench: Bench, long: str, report: Report) -> None:
             path = f"/sessions/{session}/context?format=openai&budget_tokens={budget}"
             found = bench.reads(path, 100)
             report.note(f"{budget:,} tokens of {which} events", **quantiles(found))
+
+
+def measure_steps(steps: StepBench, report: Report) -> None:
+    for workers in (1, 16):
+        report.section(f"steps: claim and complete, {workers} at work")
+        for size, name in ((1, "one by one"), (20, "in lists of 20")):
+            limit = steps.pgbench_lives(workers, size)
+            report.note(f"pgbench: the same statements, {name}", per_second=limit)
+            for chained in (False, True):
+                found = steps.lives(workers, size, chained=chained)
+                how = f"{name}, claim_next" if chained else name
+                report.note(
+                    f"step lives {how}, {workers}",
+                    per_second=found.rate,
+                    **quantiles(found),
+                    of_pgbench=found.rate / limit,
+                )
+    report.section("from kill -9 until another has the step (ms)")
+    report.note("lease of 2 s", **quantiles(steps.back_to_work(2, 5)))
+    report.note("lease of 30 s", **quantiles(steps.back_to_work(30, 1)))
 
 
 def quantiles(found: Measured) -> dict[str, float]:

@@ -57,15 +57,16 @@ class PgBench:
 
     def insert(self, clients: int) -> float:
         """Single-row inserts."""
-        return self._run(INSERT, clients, {})
+        return self.run(INSERT, clients, {})
 
     def counter(
         self, clients: int, *, rows: int = 1, sessions: int = SESSIONS
     ) -> float:
         """A row-locked counter and the insert of `rows`, in one statement."""
-        return self._run(COUNTER, clients, {"rows": rows, "sessions": sessions})
+        return self.run(COUNTER, clients, {"rows": rows, "sessions": sessions})
 
-    def _run(self, script: str, clients: int, variables: dict[str, int]) -> float:
+    def run(self, script: str, clients: int, variables: dict[str, int]) -> float:
+        """Run a script over and over; return how often a second."""
         parts = urlsplit(self.url)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "script.sql"

@@ -1,0 +1,197 @@
+"""Step lives: claim and complete over HTTP, and beside it the same SQL by pgbench."""
+
+import itertools
+import json
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any
+from uuid import UUID
+
+from bench.client import MAX_PROCESSES, Connection, Failed, Measured, request
+from bench.measures import Bench
+from bench.postgres import PgBench
+from bench.stack import ROOT, Stack
+
+SESSIONS = 64
+CLAIM = """
+SELECT array_agg(c::json ->> 'step')::text AS steps,
+       array_agg(c::json ->> 'lease_token')::text AS tokens,
+       array_agg('null'::text)::text AS results,
+       array_agg('\\x00'::text)::text AS hashes,
+       array_fill(null::text, ARRAY[count(*)::integer])::text AS nothing
+FROM unnest((agentstate_claim_steps(
+    '{project}'::uuid, 'pgbench', {size}, 30, null, ARRAY['{tool}'], null, 'bench',
+    null, null)).claimed) AS c \\gset
+"""
+COMPLETE = """
+SELECT agentstate_end_attempts(
+    '{project}'::uuid, 'complete', :steps::uuid[], :tokens::bigint[], :results::text[],
+    :hashes::bytea[], :nothing::text[], :nothing::boolean[], :nothing::float8[],
+    array_fill(false, ARRAY[cardinality(:steps::uuid[])]), :nothing::bigint[],
+    :nothing::numeric[], 'pgbench', 'bench', null, null);
+"""
+WORKER = """
+import sys, time
+from agentstate_client import Client, Worker
+
+worker = Worker(Client(sys.argv[1], sys.argv[2]), lease_s=float(sys.argv[3]))
+
+@worker.tool(sys.argv[4])
+def hold(ctx):
+    print("working", flush=True)
+    time.sleep(600)
+
+worker.run()
+"""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What each worker does: claim up to `size` steps, complete them, again."""
+
+    port: int
+    key: str
+    tool: str
+    size: int
+    chained: bool  # complete and claim the next in one call
+
+    def lives(self, seconds: float) -> Measured:
+        """Work for some seconds; a time for each step, that of its claim included."""
+        connection = Connection(self.port)
+        wanted = {"worker": "bench", "tools": [self.tool], "max": self.size}
+        measured = Measured()
+        begun = time.perf_counter()
+        steps: list[Any] = []
+        while (at := time.perf_counter()) - begun < seconds:
+            if not steps:
+                steps = self.ask(connection, "claim", wanted)["steps"]
+                if not steps:
+                    raise Failed("the steps to work on have run out")
+            items = [
+                {"step": s["step"], "lease_token": s["lease_token"], "result": None}
+                for s in steps
+            ]
+            body: dict[str, Any] = {"items": items}
+            if self.chained:
+                body["claim_next"] = wanted
+            answer = self.ask(connection, "complete", body)
+            if not all(item["ok"] for item in answer["items"]):
+                raise Failed(f"not completed: {answer['items'][:1]}")
+            measured.times += [time.perf_counter() - at] * len(items)
+            steps = answer.get("steps", [])
+        measured.elapsed = time.perf_counter() - begun
+        connection.close()
+        return measured
+
+    def ask(self, connection: Connection, call: str, body: Any) -> Any:
+        path = f"/api/v1/steps/{call}"
+        sent = request("POST", path, self.key, json.dumps(body).encode())
+        return json.loads(connection.ask(sent))
+
+
+class StepBench:
+    """Measures of the work on steps, on the server and database of `bench`."""
+
+    def __init__(self, bench: Bench, pgbench: PgBench) -> None:
+        self.bench = bench
+        self.stack: Stack = bench.stack
+        self.seconds = bench.seconds
+        self.pgbench = pgbench
+        self.numbers = itertools.count()
+        self.project = UUID(bench.ask("GET", "/whoami")["project_id"])
+
+    def supply(self, steps: int) -> str:
+        """Make so many steps of a tool of their own in 64 sessions; return the tool."""
+        tool = f"bench-{next(self.numbers)}"
+        plan = [{"tool": tool, "depends_on": []}] * (steps // SESSIONS + 1)
+        body = {"agent": "bench", "steps": plan, "window": 1000}
+        for number in range(SESSIONS):
+            named = body | {"session_key": f"{tool}-{number}"}
+            self.bench.ask("POST", "/runs", json.dumps(named).encode())
+        return tool
+
+    def lives(self, workers: int, size: int, *, chained: bool = False) -> Measured:
+        tool = self.supply(self._most(size))
+        work = Work(self.stack.port, self.stack.key, tool, size, chained)
+        share = [workers // MAX_PROCESSES] * MAX_PROCESSES if workers > 1 else [1]
+        with get_context("spawn").Pool(len(share)) as pool:
+            found = pool.starmap(
+                _work_in_threads, [(work, threads, self.seconds) for threads in share]
+            )
+        whole = Measured(elapsed=max(each.elapsed for each in found))
+        for each in found:
+            whole.times += each.times
+        return whole
+
+    def pgbench_lives(self, clients: int, size: int) -> float:
+        """The same two statements without a server between: step lives a second."""
+        tool = self.supply(self._most(size) * 2)
+        names = {"project": self.project, "size": size, "tool": tool}
+        script = CLAIM.format(**names) + COMPLETE.format(**names)
+        return self.pgbench.run(script, clients, {}) * size
+
+    def _most(self, size: int) -> int:
+        """More steps than any measure will get through."""
+        return int(self.seconds * (4_000 if size == 1 else 20_000))
+
+    def back_to_work(self, lease_s: float, times: int) -> Measured:
+        """From kill -9 of a worker until its step is handed to another."""
+        measured = Measured()
+        for _ in range(times):
+            tool = self.supply(0)
+            worker = self._start_worker(tool, lease_s)
+            worker.kill()
+            begun = time.perf_counter()
+            worker.wait()
+            self._claim_again(tool)
+            measured.times.append(time.perf_counter() - begun)
+        return measured
+
+    def _start_worker(self, tool: str, lease_s: float) -> "subprocess.Popen[str]":
+        url = f"http://127.0.0.1:{self.stack.port}"
+        worker = subprocess.Popen(
+            [sys.executable, "-c", WORKER, url, self.stack.key, str(lease_s), tool],
+            cwd=ROOT / "clients" / "python",
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert worker.stdout is not None
+        if worker.stdout.readline() != "working\n":
+            raise Failed("the worker did not begin")
+        return worker
+
+    def _claim_again(self, tool: str) -> None:
+        """Claim, waiting, until a step comes whose attempt before was cut short."""
+        wanted = {"worker": "b", "tools": [tool], "wait_s": 20, "max": 100}
+        while True:
+            body = json.dumps(wanted).encode()
+            for step in self.bench.ask("POST", "/steps/claim", body)["steps"]:
+                if step["previous"] == "unknown":
+                    return
+
+
+def _work_in_threads(work: Work, threads: int, seconds: float) -> Measured:
+    found: list[Measured] = []
+    trouble: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(work.lives(seconds))
+        except BaseException as exc:
+            trouble.append(exc)
+
+    workers = [threading.Thread(target=run) for _ in range(threads)]
+    for thread in workers:
+        thread.start()
+    for thread in workers:
+        thread.join()
+    if trouble:
+        raise trouble[0]
+    whole = Measured(elapsed=max(each.elapsed for each in found))
+    for each in found:
+        whole.times += each.times
+    return whole
