@@ -7,11 +7,17 @@ import pytest
 import agentstate_client
 from agentstate_client import (
     AsyncClient,
+    AsyncExecutionState,
     AsyncSessionStore,
     AsyncVersionedSessionState,
+    AsyncWorker,
+    AsyncWorkingMemory,
     Client,
+    ExecutionState,
     SessionStore,
     VersionedSessionState,
+    Worker,
+    WorkingMemory,
 )
 
 
@@ -29,6 +35,9 @@ def pairs():
         *resources,
         (SessionStore(sync), AsyncSessionStore(other)),
         (VersionedSessionState(sync), AsyncVersionedSessionState(other)),
+        (WorkingMemory("t", sync), AsyncWorkingMemory("t", other)),
+        (ExecutionState("r", sync), AsyncExecutionState("r", other)),
+        (Worker(sync), AsyncWorker(other)),
     ]
 
 
@@ -73,7 +82,14 @@ def test_every_method_says_what_it_does(pairs):
 
 
 def test_whatever_has_an_async_twin_is_exported():
-    for name in ("Client", "SessionStore", "VersionedSessionState"):
+    for name in (
+        "Client",
+        "ExecutionState",
+        "SessionStore",
+        "VersionedSessionState",
+        "Worker",
+        "WorkingMemory",
+    ):
         assert {name, f"Async{name}"} <= set(agentstate_client.__all__)
     for name in agentstate_client.__all__:
         assert hasattr(agentstate_client, name)
