@@ -37,10 +37,7 @@ def test_the_pages_are_read_side_by_side(client, server, key, capsys):
 
 @pytest.mark.parametrize("name", ["fan_out"])
 def test_one_command_makes_its_own_key(server, name):
-    environment = os.environ | {
-        "AGENTSTATE_URL": server.base_url,
-        "PYTHONPATH": str(ROOT / "clients/python"),
-    }
+    environment = os.environ | {"AGENTSTATE_URL": server.base_url}
     environment.pop("AGENTSTATE_API_KEY", None)
     done = subprocess.run(
         [sys.executable, "-m", f"examples.{name}"],
