@@ -135,6 +135,7 @@ class Shown:
             "covered": self._covered(),
             "left_out": [self._left_out_json(*each) for each in self.left_out],
             "not_shown": self._not_shown(),
+            "told_as_text": self._told_as_text(),
             "shortened": self._shortened(),
             "open_calls": self._open_calls(),
             "facts": self._told("pinned_facts", "recalled_facts"),
@@ -216,6 +217,16 @@ class Shown:
             event
             for seq, event in material.reader.events.items()
             if seq > first and seq not in in_units
+        ]
+
+    def _told_as_text(self) -> list[dict[str, Any]]:
+        """Calls of tools that the reader does not have."""
+        tools = self.costs.tools
+        return [
+            {"seq": call.event.seq, "name": call.state.name}
+            for unit in ordered(self.choice.units)
+            for call in unit.calls
+            if tools is not None and call.state.name not in tools
         ]
 
     def _shortened(self) -> list[dict[str, Any]]:

@@ -98,6 +98,11 @@ class NotShownOut(serializers.Serializer[Any]):
     reason = serializers.ChoiceField(choices=["empty", "no_open_call", "reasoning"])
 
 
+class ToldAsTextOut(serializers.Serializer[Any]):
+    seq = serializers.IntegerField()
+    name = serializers.CharField(help_text="Of the tool, which is not in `tools`.")
+
+
 class ShortenedOut(serializers.Serializer[Any]):
     seq = serializers.IntegerField()
     tokens = serializers.IntegerField()
@@ -123,6 +128,7 @@ class ManifestOut(serializers.Serializer[Any]):
     covered = CoveredOut(many=True)
     left_out = LeftOutOut(many=True)
     not_shown = NotShownOut(many=True)
+    told_as_text = ToldAsTextOut(many=True)
     shortened = ShortenedOut(many=True)
     open_calls = OpenCallOut(many=True)
     facts = serializers.ListField(child=JSONObjectField())

@@ -32,6 +32,7 @@ CONTEXT_EXAMPLE = {
         "covered": [],
         "left_out": [],
         "not_shown": [],
+        "told_as_text": [],
         "shortened": [],
         "open_calls": [],
         "facts": [],

@@ -56,6 +56,7 @@ def test_ho_03_calls_of_other_tools_are_told_as_text(session):
         for call in message.get("tool_calls", [])
     ]
     assert names == ["refund"]
+    assert found["manifest"]["told_as_text"] == [{"seq": 2, "name": "query_tasks"}]
     assert found["messages"][1]["content"] == (
         '[Used the tool query_tasks with {"user":"ann"}. Its result: 3 open]'
     )
