@@ -22,6 +22,9 @@ NUMBERS = (int, Decimal, float)
 FEW_CHANGES, MANY_CHANGES = 16, 1000
 OPERATION_LENGTH = 36  # of `{"op":"replace","path":"","value":}`
 COPIED_VALUES_MAX = 1_000_000  # by one patch: copies of copies double each time
+# What one patch may move about, in values looked at. To shift an item of an array is
+# cheaper by far; what `diff` makes of the largest state stays within it.
+MOVED_VALUES_MAX, SHIFTS_A_VALUE = 10_000_000, 512
 
 
 class PatchFailed(AppError):
@@ -200,6 +203,7 @@ class _Draft:
         self.value = value
         self.own: dict[int, Any] = {}
         self.room = COPIED_VALUES_MAX
+        self.moves_left = MOVED_VALUES_MAX
 
     def apply(self, operation: Operation, index: int) -> None:
         if not isinstance(operation, dict):
@@ -214,6 +218,7 @@ class _Draft:
                     raise _bad_operation(index, "value", "is required")
                 item = operation["value"]
                 if op != "test":
+                    self.check_depth(path, item, index)
                     self.put(path, item, index, must_exist=op == "replace")
                 elif not same_value(_get(self.value, path, index), item):
                     raise _failed(index, "the value tested is another")
@@ -227,21 +232,36 @@ class _Draft:
     def take(self, op: str, source: list[str], path: list[str], index: int) -> None:
         item = _get(self.value, source, index)
         if op == "copy":
-            self.put(path, self._cloned(item, index), index, must_exist=False)
+            self.check_depth(path, copied := self._cloned(item, index), index)
+            self.put(path, copied, index, must_exist=False)
         elif path != source:
             if path[: len(source)] == source:
                 raise _failed(index, "a value cannot move into itself")
             self.remove(source, index)
+            if len(path) > len(source):  # no higher, it fits where it comes from
+                self.check_depth(path, item, index, moved=True)
             self.put(path, item, index, must_exist=False)
 
-    def put(self, path: list[str], item: Any, index: int, *, must_exist: bool) -> None:
-        if len(path) + _depth(item) > settings.JSON_MAX_DEPTH:
+    def check_depth(
+        self, path: list[str], item: Any, index: int, *, moved: bool = False
+    ) -> None:
+        depth, looked_at = _depth(item)
+        if moved:  # what is added or copied is limited where it comes from
+            self.spend(looked_at, index)
+        if len(path) + depth > settings.JSON_MAX_DEPTH:
             limit = settings.JSON_MAX_DEPTH
             raise FieldError(
                 json_path(("patch", index)),
                 "too_deep",
                 f"would nest the value deeper than {limit} levels",
             )
+
+    def spend(self, values: int, index: int) -> None:
+        self.moves_left -= values
+        if self.moves_left < 0:
+            raise _failed(index, "the patch moves too much")
+
+    def put(self, path: list[str], item: Any, index: int, *, must_exist: bool) -> None:
         if not path:
             self.value = item
             return
@@ -253,7 +273,9 @@ class _Draft:
         elif must_exist:
             parent[_position(parent, token, index)] = item
         else:
-            parent.insert(_position(parent, token, index, past_end=True), item)
+            position = _position(parent, token, index, past_end=True)
+            self.spend((len(parent) - position) // SHIFTS_A_VALUE, index)
+            parent.insert(position, item)
 
     def remove(self, path: list[str], index: int) -> None:
         if not path:
@@ -261,7 +283,9 @@ class _Draft:
             return
         parent, token = self._parent(path, index)
         if isinstance(parent, list):
-            del parent[_position(parent, token, index)]
+            position = _position(parent, token, index)
+            self.spend((len(parent) - position) // SHIFTS_A_VALUE, index)
+            del parent[position]
         elif token in parent:
             del parent[token]
         else:
@@ -296,8 +320,9 @@ class _Draft:
         return value
 
 
-def _depth(value: Any) -> int:
-    depth, level = 0, [value]
+def _depth(value: Any) -> tuple[int, int]:
+    """How deep `value` nests, and how many values that took to see."""
+    depth, looked_at, level = 0, 1, [value]
     while level := [each for each in level if isinstance(each, dict | list)]:
         depth += 1
         level = [
@@ -305,7 +330,8 @@ def _depth(value: Any) -> int:
             for each in level
             for item in (each.values() if isinstance(each, dict) else each)
         ]
-    return depth
+        looked_at += len(level)
+    return depth, looked_at
 
 
 def _failed(index: int, detail: str) -> PatchFailed:

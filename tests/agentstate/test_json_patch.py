@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentstate import codec
+from agentstate import codec, json_patch
 from agentstate.errors import FieldError
 from agentstate.json_patch import (
     PatchFailed,
@@ -290,3 +290,38 @@ def test_a_value_copied_again_and_again_does_not_fill_the_memory():
     patch = operations([("add", "/a", ["x"])] + [("copy", "/a/-", "/a")] * 40)
     with pytest.raises((PatchFailed, FieldError)):
         apply_patch({}, patch)
+
+
+DOWN = {"op": "move", "from": "/a", "path": "/o/a"}
+UP = {"op": "move", "from": "/o/a", "path": "/a"}
+ADD_FIRST = {"op": "add", "path": "/a/0", "value": 1}
+REMOVE_FIRST = {"op": "remove", "path": "/a/0"}
+
+
+@pytest.mark.parametrize(
+    "there_and_back",
+    [(DOWN, UP), (ADD_FIRST, REMOVE_FIRST)],
+    ids=["into an object", "in an array"],
+)
+def test_moving_much_again_and_again_is_refused(there_and_back, monkeypatch):
+    """A few operations are little to send, and each may be much to do."""
+    monkeypatch.setattr(json_patch, "MOVED_VALUES_MAX", 200_000)
+    state = {"a": [0] * 50_000, "o": {}}
+    with pytest.raises(PatchFailed, match="moves too much"):
+        apply_patch(state, [*there_and_back] * 5_000)
+
+
+def test_a_large_value_can_be_moved():
+    state = {"a": [0] * 1_000_000, "o": {}}
+    assert len(apply_patch(state, [DOWN])["o"]["a"]) == 1_000_000
+    assert apply_patch(state, [DOWN, UP] * 2) == state
+
+
+def test_a_move_cannot_nest_deeper_than_the_limit():
+    wrap = [
+        {"op": "add", "path": "/b", "value": {}},
+        {"op": "move", "from": "/a", "path": "/b/a"},
+        {"op": "move", "from": "/b", "path": "/a"},
+    ]
+    with pytest.raises(FieldError, match="deeper"):
+        apply_patch({"a": {}}, wrap * 101)
