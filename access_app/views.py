@@ -6,7 +6,7 @@ from uuid import UUID
 from django.contrib import messages
 from django.contrib.auth import login, logout
 from django.contrib.auth.models import User
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -54,7 +54,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     """The form, and what it sends. Goes on to `next`, if that is one of our pages."""
     target = _safe_next(request)
     if request.user.is_authenticated:
-        return redirect(target)
+        return HttpResponseRedirect(target)
     if request.method != "POST":
         return render(request, "access_app/sign_in.html", {"next": target})
     name = request.POST.get("username", "")[:150]
@@ -64,7 +64,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
         shown = {"next": target, "username": name, "refusal": exc.detail}
         return render(request, "access_app/sign_in.html", shown, status=exc.status)
     login(request, user)
-    return redirect(target)
+    return HttpResponseRedirect(target)
 
 
 def _safe_next(request: HttpRequest) -> str:

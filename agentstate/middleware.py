@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
+from django.db import DataError
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.csp import CSP
 
 from agentstate import logs
+from agentstate.api.errors import handler400
 from agentstate.ids import new_id
 from agentstate.metrics import record_request
 
@@ -72,6 +74,26 @@ class PagePolicyMiddleware:
         elif request.path.startswith("/api/"):
             response._csp_config = {}  # type: ignore[attr-defined]
         return response
+
+
+class UnusableValueMiddleware:
+    """400 for a value that Postgres cannot take, such as U+0000 in a form's text.
+
+    The API's views say so themselves, with a path.
+    """
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.get_response(request)
+
+    def process_exception(
+        self, request: HttpRequest, exception: Exception
+    ) -> HttpResponse | None:
+        if isinstance(exception, DataError):
+            return handler400(request, exception)
+        return None
 
 
 class ReaderZoneMiddleware:

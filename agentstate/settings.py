@@ -97,6 +97,7 @@ MIDDLEWARE = [
     "django.middleware.csp.ContentSecurityPolicyMiddleware",
     "agentstate.middleware.PagePolicyMiddleware",
     "agentstate.middleware.ReaderZoneMiddleware",
+    "agentstate.middleware.UnusableValueMiddleware",
 ]
 
 ROOT_URLCONF = "agentstate.urls"

@@ -319,3 +319,31 @@ def test_a_key_is_shown_once(browse, project):
 def test_odd_addresses_are_refused_in_words(browse, project, path, query):
     answer = browse().get(f"/p/{project.slug}/{path}{query}")
     assert answer.status_code in (200, 400, 404, 422)
+
+
+def test_a_next_that_is_no_path_of_ours_is_no_fault(browse):
+    client = browse()
+    for target in ("not", "-1", "%ff", "a%00b", "%F0%9F%98%80"):
+        answer = client.get(f"/sign-in/?next={target}")
+        assert answer.status_code == 302, target
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["audit/?actor=%00", "audit/?object=a%00b", "sessions/?agent=%00", "search/?q=%00"],
+)
+def test_u_0000_in_a_query_is_no_fault(browse, project, page):
+    answer = browse().get(f"/p/{project.slug}/{page}")
+    assert answer.status_code in (200, 400)
+
+
+@pytest.mark.parametrize("path", ["members", "policies"])
+def test_u_0000_in_a_form_is_refused(browse, project, path):
+    form = {"username": "a\0b", "role": "viewer", "reason": "a\0b"}
+    answer = browse().post(f"/p/{project.slug}/settings/{path}/", form)
+    assert answer.status_code in (302, 400)
+
+
+def test_u_0000_in_a_name_signs_nobody_in():
+    form = {"username": "a\0b", "password": "right"}
+    assert Client().post("/sign-in/", form).status_code in (400, 403)
