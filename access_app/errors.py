@@ -52,11 +52,21 @@ class IdempotencyKeyReused(AppError):
 
     code, status = "idempotency_key_reused", 422
 
+    def __init__(self) -> None:
+        super().__init__(errors=[_key_error(self.code, "stands for another body")])
+
 
 class BadIdempotencyKey(AppError):
     """An Idempotency-Key is 1 to 255 printable ASCII characters."""
 
     code, status = "bad_idempotency_key", 422
+
+    def __init__(self) -> None:
+        super().__init__(errors=[_key_error(self.code, "is not a usable key")])
+
+
+def _key_error(code: str, detail: str) -> dict[str, str]:
+    return {"path": "Idempotency-Key", "code": code, "detail": detail}
 
 
 class NameTaken(AppError):

@@ -68,6 +68,7 @@ def test_id_02_another_body_with_a_used_key_is_422(api, project):
     first = send(api, first_body)
     second = send(api, second_body)
     assert (second.status_code, second.json["code"]) == (422, "idempotency_key_reused")
+    assert second.json["errors"][0]["path"] == "Idempotency-Key"
     names = [m["username"] for m in api.get(URL).json["items"]]
     assert names == [first_body["username"]]
     assert send(api, first_body).content == first.content
@@ -208,6 +209,7 @@ def test_a_key_is_not_looked_at_where_nothing_is_written(api):
 def test_a_key_is_1_to_255_printable_characters(api, project, key):
     answer = send(api, make_body(), key)
     assert (answer.status_code, answer.json["code"]) == (422, "bad_idempotency_key")
+    assert answer.json["errors"][0]["path"] == "Idempotency-Key"
     assert members_of(project) == 0
 
 
