@@ -177,9 +177,14 @@ def start_stream(request: ApiRequest, start: StreamStart) -> Response:
     return Response(start.to_json())
 
 
-class SessionStreamView(SessionCallView):
-    scopes = {"GET": SESSIONS_READ}
+class StreamView(SessionCallView):
+    """A stream has no HEAD: what it would answer is known only once it is open."""
 
+    scopes = {"GET": SESSIONS_READ}
+    http_method_names = ["get"]
+
+
+class SessionStreamView(StreamView):
     @documented(
         "stream_events",
         "Follow a session's log (Server-Sent Events)",
@@ -210,9 +215,7 @@ def read_last_seq(text: str) -> int:
     return int(text)
 
 
-class FeedStreamView(SessionCallView):
-    scopes = {"GET": SESSIONS_READ}
-
+class FeedStreamView(StreamView):
     @documented(
         "stream_feed",
         "Follow all events of the project (Server-Sent Events)",

@@ -66,6 +66,16 @@ def test_a_path_that_is_not_utf_8_is_not_found(server):
     assert answer.status_code in (400, 404)
 
 
+def test_a_stream_has_no_head(server, project, api):
+    session = api.post("/api/v1/sessions", {}).json["id"]
+    for path in ("events/stream", f"sessions/{session}/events/stream"):
+        answer = httpx.head(
+            f"{server.base_url}/api/v1/{path}",
+            headers={"X-API-Key": issue_key(project)},
+        )
+        assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
+
+
 def test_a_websocket_is_refused_cleanly(server):
     request = (
         b"GET /ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
