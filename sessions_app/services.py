@@ -1,6 +1,7 @@
 """The only writes to sessions, their logs and their state."""
 
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -533,16 +534,20 @@ def close_expired_sessions(limit: int = 500) -> int:
     expired = Session.objects.filter(
         status=SessionStatus.OPEN, expires_at__lte=Now()
     ).values_list("project_id", "id")[:limit]
+    closed = 0
     for project_id, session_id in list(expired):
-        _close_expired(project_id, session_id)
-    return len(expired)
+        with suppress(SessionNotFound):  # erased meanwhile
+            closed += close_if_expired(project_id, session_id)
+    return closed
 
 
 @transaction.atomic
-def _close_expired(project_id: UUID, session_id: UUID) -> None:
+def close_if_expired(project_id: UUID, session_id: UUID) -> bool:
+    """Close the session unless it was closed, or given more time, meanwhile."""
     session = get_session(project_id, session_id, lock=True)
-    if session.is_open:
-        now = db_now()
+    now = db_now()
+    is_due = session.expires_at is not None and session.expires_at <= now
+    if session.is_open and is_due:
         Session.objects.filter(project_id=project_id, id=session_id).update(
             status=SessionStatus.CLOSED, closed_at=now
         )
@@ -553,3 +558,4 @@ def _close_expired(project_id: UUID, session_id: UUID) -> None:
             {"reason": "expired", "at": iso(now)},
         )
         end_after_commit(Scope(project_id, session_id, seq))
+    return session.is_open and is_due

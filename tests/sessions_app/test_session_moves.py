@@ -10,6 +10,7 @@ from access_app.models import AuditEntry
 from agentstate.clock import Now
 from sessions_app.jobs import close_expired
 from sessions_app.models import Event, Session, Snapshot, ToolCall
+from sessions_app.services import close_if_expired
 from tests.factories import (
     SESSIONS,
     SessionApi,
@@ -218,6 +219,13 @@ class TestExpiry:
         assert types_of(due) == ["session.closed"]
         assert due.payloads()[0]["reason"] == "expired"
         assert later.get()["status"] == "open"
+
+    def test_a_session_given_more_time_meanwhile_stays_open(self, session):
+        """The job has listed it; before its turn comes, `expires_at` is put off."""
+        session.api.patch(session.url, {"expires_at": "2999-01-01T00:00:00Z"})
+        row = Session.objects.get(id=session.id)
+        assert not close_if_expired(row.project_id, row.id)
+        assert session.get()["status"] == "open"
 
     def test_the_job_reads_its_index(self):
         found = Session.objects.filter(status="open", expires_at__lte=Now())
