@@ -277,13 +277,13 @@ class Postgres:
                         role, sql.Literal(self.app_password)
                     )
                 )
-            if connection.execute(
+            if not connection.execute(
                 "SELECT 1 FROM pg_database WHERE datname = %s", [APP_DATABASE]
             ).fetchone():
-                return
-            connection.execute(
-                sql.SQL("CREATE DATABASE {} OWNER {}").format(database, role)
-            )
+                connection.execute(
+                    sql.SQL("CREATE DATABASE {} OWNER {}").format(database, role)
+                )
+        # Each time: a start may have been cut short between the two.
         add_extensions(self.admin_url(APP_DATABASE))
 
     def _stop_orphan(self) -> None:
