@@ -136,6 +136,7 @@ class DemoAgent:
                 "state": {"turns": turn.number + 1, "last_order": turn.order},
                 "expected_version": current["version"],
             },
+            {"Idempotency-Key": f"turn-{turn.number}-state"},
         )
 
     def call(

@@ -26,7 +26,11 @@ class Command(BaseCommand):
         with httpx.Client(base_url=options["url"], headers=headers) as http:
             agent = DemoAgent(http)
             signal.signal(signal.SIGTERM, lambda *_: agent.stopping.set())
-            agent.run()
-            # Its turns done, it stays: an ended process would be started again, and
-            # somebody may yet approve a payment.
-            agent.work_on_the_plan()
+            try:
+                agent.run()
+                # Its turns done, it stays: an ended process would be started again,
+                # and somebody may yet approve a payment.
+                agent.work_on_the_plan()
+            except httpx.HTTPError as exc:
+                if not agent.stopping.is_set():
+                    raise CommandError(f"the server does not answer: {exc}") from exc
