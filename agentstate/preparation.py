@@ -28,6 +28,7 @@ from access_app.scopes import (
 )
 from access_app.services import create_key, create_project
 
+MANAGE = ".venv/bin/python manage.py"
 ADMIN_NAME = "admin"
 FIRST_KEY = "first key"
 DEMO_PROJECT = "demo"
@@ -50,7 +51,8 @@ class WayIn:
             yield f"  admin    {url}/admin/  user {ADMIN_NAME}, password"
             yield f"           {self.admin_password}  (shown this once)"
         else:
-            yield f"  admin    {url}/admin/  (a new password: manage.py changepassword)"
+            yield f"  admin    {url}/admin/  a new password:"
+            yield f"           {MANAGE} changepassword {ADMIN_NAME}"
         if self.project:
             yield f"  project  {self.project}"
         if self.key:
@@ -58,10 +60,7 @@ class WayIn:
         else:
             project = shlex.quote(self.project or "NAME")
             yield "  API key  make one:"
-            yield (
-                "           .venv/bin/python manage.py create_key --scopes all"
-                f" --project {project}"
-            )
+            yield f"           {MANAGE} create_key --scopes all --project {project}"
         yield ""
         yield "Begin a session:"
         yield curl_line(url, self.key or "$KEY")
