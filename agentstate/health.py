@@ -27,6 +27,8 @@ def report() -> Report:
     if checks["postgres"] == "ok":
         checks["migrations"] = _migrations()
         checks["worker"] = _worker()
+        if checks["migrations"] == "ok":
+            checks["embeddings"] = _embeddings()
     if checks["postgres"] != "ok" or checks["migrations"] != "ok":
         status = "unavailable"
     elif any(result != "ok" for result in checks.values()):
@@ -74,6 +76,17 @@ def _migrations() -> str:
     missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
     _schema_is_current = not missing
     return f"{len(missing)} not applied" if missing else "ok"
+
+
+def _embeddings() -> str:
+    """Facts that no embedder could take are found by words alone."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM (SELECT 1 FROM agent_memory"
+            " WHERE embedding_error <> '' LIMIT 1000) failed"
+        )
+        failed = cursor.fetchone()[0]
+    return f"{failed} facts not embedded" if failed else "ok"
 
 
 def _worker() -> str:

@@ -41,6 +41,16 @@ CONFLICTS = Counter(
     "Calls refused because another was faster, by the code of the answer.",
     ["code"],
 )
+RECALL_SECONDS = Histogram(
+    "agentstate_recall_seconds",
+    "Time to rank and read the facts of one recall.",
+    ["mode"],
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25, 1, 5),
+)
+PROMOTIONS = Counter("agentstate_promotions_total", "Promotions ended.", ["status"])
+EMBEDDING_FAILURES = Counter(
+    "agentstate_embedding_failures_total", "Facts that could not be embedded."
+)
 STREAMS = Gauge("agentstate_streams", "Open live streams.", multiprocess_mode="livesum")
 SOCKETS = Gauge("agentstate_sockets", "Open websockets.", multiprocess_mode="livesum")
 TAILER_SECONDS = Histogram(

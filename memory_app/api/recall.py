@@ -2,23 +2,17 @@
 
 import time
 
-from prometheus_client import Histogram
 from rest_framework.response import Response
 
 from access_app.api.docs import documented
 from access_app.api.views import ApiRequest
 from access_app.scopes import MEMORY_READ
 from agentstate.api.params import read_params
+from agentstate.metrics import RECALL_SECONDS
 from memory_app.api.base import FACT_EXAMPLE, MemoryView
 from memory_app.api.serializers import RecallOut, RecallParams, hit_json
 from memory_app.recall.search import Query, Recall, recall, search
 
-RECALL_SECONDS = Histogram(
-    "agentstate_recall_seconds",
-    "Time to rank and read the facts of one recall.",
-    ["mode"],
-    buckets=(0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25, 1, 5),
-)
 HIT_EXAMPLE = FACT_EXAMPLE | {
     "score": 1.62,
     "why": {

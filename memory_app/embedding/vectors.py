@@ -8,6 +8,7 @@ import numpy as np
 from django.db import connection
 
 from agentstate.errors import AppError
+from agentstate.metrics import EMBEDDING_FAILURES
 from memory_app.embedding.embedders import (
     Vectors,
     configured_model,
@@ -105,6 +106,7 @@ def store_vectors(
 
 def mark_failed(facts: Iterable[Fact], error: str) -> None:
     for fact in facts:
+        EMBEDDING_FAILURES.inc()
         fact.embedding_error = error
         Fact.objects.filter(project_id=fact.project_id, id=fact.id).update(
             embedding_error=error

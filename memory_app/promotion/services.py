@@ -17,6 +17,7 @@ from django.db import transaction
 from agentstate.clock import Now, db_now
 from agentstate.errors import AppError
 from agentstate.ids import new_id
+from agentstate.metrics import PROMOTIONS
 from memory_app.errors import NoSubject, PromotionNotFound, SubjectForgotten
 from memory_app.event_types import MEMORY_PROMOTED
 from memory_app.models import Promotion, PromotionStatus
@@ -208,6 +209,7 @@ def _finish(promotion: Promotion, status: PromotionStatus, error: str = "") -> N
     promotion.lease_until = promotion.next_attempt_at = None
     promotion.finished_at = db_now()
     promotion.save()
+    PROMOTIONS.labels(status.value).inc()
 
 
 def _fail(promotion: Promotion, exc: Exception) -> None:
@@ -221,6 +223,7 @@ def _fail(promotion: Promotion, exc: Exception) -> None:
         exc_info=None if isinstance(exc, AppError) else exc,
     )
     promotion.status = PromotionStatus.FAILED
+    PROMOTIONS.labels(PromotionStatus.FAILED.value).inc()
     promotion.lease_until = None
     if promotion.attempts < ATTEMPTS:
         promotion.next_attempt_at = db_now() + timedelta(

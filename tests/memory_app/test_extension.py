@@ -4,11 +4,11 @@ import psycopg
 import pytest
 from django.db import connections
 from psycopg import sql
-from tests.services import admin_url
 
 from agentstate.embedded import APP_ROLE
 from memory_app import extension
 from memory_app.extension import ExtensionMissing, ensure_pgvector
+from tests.services import admin_url
 
 
 @pytest.fixture
