@@ -1,11 +1,13 @@
 """python -m bench: prints a table and keeps the figures in bench/results/."""
 
 import argparse
+import asyncio
 import json
 import time
 from pathlib import Path
 from typing import Any
 
+from bench import sockets
 from bench.client import Measured
 from bench.measures import Bench, event
 from bench.postgres import PgBench
@@ -156,6 +158,23 @@ def measure_flatness(bench: Bench, report: Report) -> None:
     report.note("load 10,000 events", **quantiles(bench.load_log(long, 10_000, 8)))
     report.section("live (ms)")
     report.note("append until streamed", **quantiles(bench.stream_delay(300)))
+    measure_sockets(bench, report)
+
+
+def measure_sockets(bench: Bench, report: Report) -> None:
+    """200 sockets on ten sessions that get 200 events a second, each 20 times told."""
+    url = f"http://127.0.0.1:{bench.stack.port}"
+    heard = asyncio.run(
+        sockets.measure(
+            url, bench.stack.key, sockets=200, per_second=200, seconds=bench.seconds
+        )
+    )
+    report.note(
+        "written until at a socket, 200 sockets",
+        p50_ms=heard.middle * 1000,
+        p99_ms=heard.percentile(0.99) * 1000,
+        lost=heard.lost,
+    )
 
 
 def measure_context(bench: Bench, long: str, report: Report) -> None:

@@ -343,8 +343,10 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             key = ("batch", id_, format_, shows, batch.items[0].place)
             written = batch.items[-1].written
             if key not in written:
-                written[key] = await asyncio.to_thread(text, batch)
-            message: str = written[key]
+                work = asyncio.to_thread(text, batch)
+                written[key] = asyncio.create_task(work)
+            # The first who comes writes it; should that socket go, the others wait on.
+            message: str = await asyncio.shield(written[key])
             return message
 
         return write
