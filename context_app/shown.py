@@ -103,11 +103,11 @@ class Shown:
         unread = self.material.unread
         runs = _without(unread, self.seqs) if unread else []
         runs += _runs(self._read_seqs(unread), self.seqs | self.empty | self.thoughts)
-        runs += [
-            (summary.from_seq, summary.up_to_seq)
-            for summary in self.material.active.summaries
-            if summary.seq not in dict(self.choice.summaries)
-        ]
+        told = dict(self.choice.summaries)
+        for summary in self.material.active.summaries:
+            if summary.seq not in told:
+                whole = (summary.from_seq, summary.up_to_seq)
+                runs += _without(whole, self.seqs)
         kept = [seq for seq in self.material.kept_unread if seq not in self.seqs]
         runs += [(seq, seq) for seq in kept]
         return _touching_joined(sorted(runs), self.seqs)

@@ -423,6 +423,20 @@ def test_what_compactions_keep_costs_no_more_than_is_read(session):
     assert (left["from_seq"], left["to_seq"]) == (2, 101)
 
 
+def test_a_summary_without_room_is_left_out_but_for_what_is_shown(session):
+    system = {"type": "message.system", "payload": {"content": "Be kind"}}
+    session.append(system, "one", "two", "word " * 100, "three")
+    compact(session, up_to_seq=3, summary="They counted. " * 200, keep=[2])
+    least = session.api.get(f"{session.url}/context", params={"budget_tokens": 1})
+    found = context(session, budget_tokens=least.json["least_tokens"])
+    [summary] = found["manifest"]["covered"]
+    assert summary["summary"] == "left_out"
+    shown = set(found["manifest"]["seqs"])
+    assert {1, 5} <= shown
+    for left in found["manifest"]["left_out"]:
+        assert not shown & set(range(left["from_seq"], left["to_seq"] + 1))
+
+
 def test_nothing_to_compact_is_said(session):
     talk(session, 2)
     assert refused(session, keep_last=4)[:2] == (409, "nothing_to_compact")
