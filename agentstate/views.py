@@ -2,7 +2,7 @@
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from access_app.pages import PageRequest, project_page
 from access_app.roles import Right
@@ -21,13 +21,13 @@ def overview(request: PageRequest) -> HttpResponse:
     return render(request, f"agentstate/{template}", shown)
 
 
-@require_GET
+@require_safe
 def healthz(request: HttpRequest) -> JsonResponse:
     """Alive: this process answers. Says nothing of what it depends on."""
     return JsonResponse({"status": "ok"})
 
 
-@require_GET
+@require_safe
 def readyz(request: HttpRequest) -> JsonResponse:
     """Ready, degraded (some calls answer 503) or unavailable (503 here too)."""
     report = health.report()
@@ -35,6 +35,6 @@ def readyz(request: HttpRequest) -> JsonResponse:
     return JsonResponse(report, status=503 if unavailable else 200)
 
 
-@require_GET
+@require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
     return HttpResponse(exposition(), content_type="text/plain; version=0.0.4")

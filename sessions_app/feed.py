@@ -115,19 +115,21 @@ SETTLED = """
 READ = f"""
 SELECT * FROM (
 WITH seen AS MATERIALIZED (
-    SELECT gen, xid, id, session_id, seq, type FROM agent_events
+    SELECT gen, xid, id, project_id, session_id, type FROM agent_events
     WHERE project_id = %s AND (gen, xid, id) > (%s, %s::text::xid8, %s) AND {SETTLED}
     ORDER BY gen, xid, id LIMIT %s
 ), matching AS (
-    SELECT seen.gen, seen.xid, seen.id, s.agent FROM seen
-    JOIN agent_sessions s ON s.id = seen.session_id
+    SELECT seen.gen, seen.xid, seen.id, seen.project_id, s.agent FROM seen
+    JOIN agent_sessions s
+      ON s.project_id = seen.project_id AND s.id = seen.session_id
     WHERE true {{where}}
     ORDER BY seen.gen, seen.xid, seen.id LIMIT %s
 )
 SELECT m.gen, m.xid::text::bigint AS xid, m.id, m.agent, e.session_id,
        e.seq, e.event_id, e.type, e.payload::text, e.payload_bytes, e.run_id,
        e.step_id, e.actor, e.occurred_at, e.created_at
-FROM matching m JOIN agent_events e ON e.id = m.id
+FROM matching m
+JOIN agent_events e ON e.project_id = m.project_id AND e.id = m.id
 UNION ALL
 (SELECT gen, xid::text::bigint, id, NULL, NULL, (SELECT count(*) FROM seen),
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
