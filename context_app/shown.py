@@ -193,7 +193,8 @@ class Shown:
         )
 
     def _not_shown(self) -> list[dict[str, Any]]:
-        """What says nothing to a model, of what is not left out anyway."""
+        """What says nothing to a model, of what is not hidden anyway."""
+        summaries = self.material.active.summaries
         reasons = dict.fromkeys(self.empty, "empty")
         reasons |= dict.fromkeys(self.thoughts, "reasoning")
         for event in self._loose_events():
@@ -203,6 +204,7 @@ class Shown:
             {"seq": seq, "reason": reason}
             for seq, reason in sorted(reasons.items())
             if not any(low <= seq <= high for low, high in self.left_out)
+            and not any(summary.covers(seq) for summary in summaries)
         ]
 
     def _loose_events(self) -> list[StoredEvent]:
