@@ -10,7 +10,10 @@ class MemoryConfig(AppConfig):
 
     def ready(self) -> None:
         from memory_app import checks  # noqa: F401  registers with Django
+        from memory_app.event_types import EVENT_TYPES as OWN
+        from sessions_app.event_types import EVENT_TYPES
 
+        EVENT_TYPES.update(OWN)
         pre_migrate.connect(_ensure_extension, sender=self)
 
 

@@ -83,7 +83,7 @@ def create_run(
         if same is not None:
             return _same_run(same, planned), False
     if not session.is_open:
-        raise SessionClosed(status=session.status)
+        raise SessionClosed(session_status=session.status)
     return place_run(session, fields, planned, actor=actor), True
 
 

@@ -99,12 +99,16 @@ def _scope(
 
 
 def _newest(scope: Scope, limit: int) -> list[WideHit]:
-    facts = Fact.objects.raw(
-        f"SELECT m.* FROM agent_memory m WHERE {scope.sql}"
-        " ORDER BY m.pinned DESC, m.id DESC LIMIT %s",
-        [*scope.values, limit],
-    )
-    return [WideHit(fact, float(fact.pinned), {}, []) for fact in facts]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT m.id FROM agent_memory m WHERE {scope.sql}"
+            " ORDER BY m.pinned DESC, m.id DESC LIMIT %s",
+            [*scope.values, limit],
+        )
+        ids = [row[0] for row in cursor.fetchall()]
+    facts = Fact.objects.in_bulk(ids)
+    found = [facts[id_] for id_ in ids if id_ in facts]
+    return [WideHit(fact, float(fact.pinned), {}, []) for fact in found]
 
 
 def _holding(scope: Scope, terms: Mapping[str, float]) -> dict[str, int]:

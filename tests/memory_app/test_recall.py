@@ -429,3 +429,14 @@ def test_a_subject_too_large_for_memory_is_searched_in_the_database(
     assert recall(api, "invoices")[0]["fact"] == "Prefers invoices as PDF"
     assert len(recall(api, "tea", limit=10)) == 10
     assert Fact.objects.filter(project_id=project.id).count() == 21
+
+
+def test_a_search_without_words_gives_the_newest_facts(api):
+    for fact in ("likes tea", "takes the train"):
+        api.post("/api/v1/memory", {"subject": "u-1", "fact": fact})
+    found = api.get("/api/v1/memory/search")
+    assert found.status_code == 200
+    assert [hit["fact"] for hit in found.json["items"]] == [
+        "takes the train",
+        "likes tea",
+    ]
