@@ -20,6 +20,7 @@ from memory_app.services import NewFact
 
 FORMATS = ("auto", "jsonl", "agentstate", "mem0", "letta")
 FACT_MAX = 10_000  # characters
+NAME_MAX = 500
 METADATA_KEPT = ("categories", "tags", "label", "metadata")
 
 
@@ -79,13 +80,23 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    """The items of a list, or the one item there is; each must be an object."""
+    for index, item in enumerate(_listed(value)):
+        if not isinstance(item, dict):
+            raise FieldError(f"data[{index}]", "not_an_object", "must be an object")
+        yield item
+
+
 def _plain(value: Any) -> Iterator[dict[str, Any]]:
     for item in _listed(value):
         yield {"fact": item} if isinstance(item, str) else item
 
 
 def _exported(value: Any) -> Iterator[dict[str, Any]]:
-    for item in value.get("facts", []):
+    if not isinstance(value, dict):
+        raise FieldError("data", "not_an_object", "an export of ours is an object")
+    for item in _objects(value.get("facts", [])):
         if item.get("status") in (Status.ACTIVE, Status.PROPOSED):
             yield item | {"subject": item.get("subject", value.get("subject"))}
 
@@ -93,7 +104,7 @@ def _exported(value: Any) -> Iterator[dict[str, Any]]:
 def _mem0(value: Any) -> Iterator[dict[str, Any]]:
     if isinstance(value, dict):
         value = value.get("results", value.get("memories", value))
-    for item in _listed(value):
+    for item in _objects(value):
         yield {
             "fact": item.get("memory") or item.get("text"),
             "subject": item.get("user_id"),
@@ -108,7 +119,7 @@ def _letta(value: Any) -> Iterator[dict[str, Any]]:
         names = ("passages", "archival_memory", "blocks", "core_memory")
         parts = [value[name] for name in names if name in value] or parts
     for part in parts:
-        for item in _listed(part):
+        for item in _objects(part):
             text = item.get("text") or item.get("value")
             # A block's limit and an empty block say nothing about anybody.
             if text:
@@ -136,6 +147,8 @@ def _checked(index: int, item: Any, subject: str | None) -> NewFact:
     about = item.get("subject") or subject
     if not isinstance(about, str) or not about:
         raise FieldError(f"{path}.subject", "required", "say whom this is about")
+    if len(about) > NAME_MAX or "\x00" in about:
+        raise FieldError(f"{path}.subject", "invalid", "is no name of a subject")
     kind = item.get("kind", Kind.OTHER)
     if kind not in Kind.values:
         raise FieldError(f"{path}.kind", "invalid", "there is no such kind")

@@ -41,6 +41,8 @@ class Api:
         self.client = Client(raise_request_exception=False)
 
     def get(self, path: str, **options: Any) -> "Answer":
+        if path.startswith("/api/v1/events"):
+            wait_until_settled()
         return self.request("GET", path, **options)
 
     def post(self, path: str, json: Any = None, **options: Any) -> "Answer":
@@ -110,6 +112,20 @@ def project() -> Any:
 @pytest.fixture
 def other_project() -> Any:
     return make_project()
+
+
+def wait_until_settled() -> None:
+    """Wait until the feed shows all that has been committed.
+
+    A transaction that is open anywhere in the cluster, of another test process too,
+    holds it back for a moment.
+    """
+    from agentstate.processes import wait_until
+    from sessions_app.feed import SETTLED
+    from sessions_app.models import Event
+
+    unsettled = Event.objects.extra(where=[f"NOT ({SETTLED})"])
+    wait_until(lambda: not unsettled.exists(), 10)
 
 
 def make_project() -> Any:

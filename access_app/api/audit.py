@@ -19,8 +19,8 @@ ENTRY_EXAMPLE = {
     "actor": "key:4f0c1a9be27d",
     "action": "member.role_set",
     "object": "member:7",
-    "before": {"user": "maya", "role": "reviewer"},
-    "after": {"user": "maya", "role": "operator"},
+    "before": {"user": "support-lead", "role": "reviewer"},
+    "after": {"user": "support-lead", "role": "operator"},
     "reason": "on call this week",
     "created_at": "2026-01-15T09:30:00Z",
 }

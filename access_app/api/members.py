@@ -18,7 +18,7 @@ from agentstate.errors import FieldError
 
 MEMBER_EXAMPLE = {
     "id": "7",
-    "username": "maya",
+    "username": "support-lead",
     "role": "reviewer",
     "created_at": "2026-01-15T09:30:00Z",
 }
@@ -68,7 +68,7 @@ class MemberListView(ApiView):
         description="The user exists already; accounts are made in the admin.",
         request=MemberIn,
         responses={201: MemberOut},
-        request_example={"username": "maya", "role": "reviewer"},
+        request_example={"username": "support-lead", "role": "reviewer"},
         response_example=MEMBER_EXAMPLE,
     )
     def post(self, request: ApiRequest) -> Response:

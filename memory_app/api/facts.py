@@ -25,10 +25,10 @@ from memory_app.api.serializers import (
     CorrectIn,
     ExpectedVersionIn,
     FactChangesIn,
+    FactListOut,
     FactListParams,
     FactOut,
     HistoryOut,
-    RememberedListOut,
     RememberedOut,
     RememberIn,
     new_fact,
@@ -50,7 +50,7 @@ REVISION_EXAMPLE = {
     "version": 2,
     "action": "corrected",
     "changes": {"fact": ["Prefers invoices as PDF", "Prefers invoices on paper"]},
-    "actor": "user:maya",
+    "actor": "user:reviewer",
     "reason": "the customer wrote in",
     "created_at": "2026-01-16T10:00:00.000000Z",
 }
@@ -157,7 +157,7 @@ class FactView(MemoryView):
             "expected_version": 1,
             "reason": "the customer wrote in",
         },
-        response_example=FACT_EXAMPLE | {"version": 2, "settled_by": "user:maya"},
+        response_example=FACT_EXAMPLE | {"version": 2, "settled_by": "user:reviewer"},
         headers=[IF_MATCH],
         errors=[404, 428],
         description="A corrected fact is settled: no promotion from older talk "
@@ -234,7 +234,7 @@ class ChangeFactsView(MemoryView):
         "change_facts",
         "Correct, approve or reject many facts, all or none",
         request=FactChangesIn,
-        responses={200: RememberedListOut},
+        responses={200: FactListOut},
         request_example={
             "items": [
                 {
@@ -244,6 +244,9 @@ class ChangeFactsView(MemoryView):
                 }
             ],
             "reason": "import of a wrong file",
+        },
+        response_example={
+            "items": [FACT_EXAMPLE | {"version": 2, "status": "rejected"}]
         },
         errors=[404, 428],
         tags=TAGS,

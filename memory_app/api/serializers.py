@@ -239,6 +239,10 @@ class RememberedOut(FactOut):
     )
 
 
+class FactListOut(serializers.Serializer[Any]):
+    items = FactOut(many=True)
+
+
 class RememberedListOut(serializers.Serializer[Any]):
     items = RememberedOut(many=True)
 

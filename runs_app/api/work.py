@@ -199,7 +199,7 @@ class ReleaseIn(StrictSerializer):
 
 
 class ItemOut(serializers.Serializer[Any]):
-    step = serializers.UUIDField()
+    step = JSONValueField(help_text="As it was sent; null if it was not.")
     ok = serializers.BooleanField()
     status = serializers.IntegerField(help_text="As an HTTP status of this item.")
     code = serializers.CharField(allow_null=True)
@@ -211,9 +211,10 @@ class ItemOut(serializers.Serializer[Any]):
 
 
 class BeatItemOut(ItemOut):
-    lease_until = serializers.DateTimeField(allow_null=True)
+    lease_until = serializers.DateTimeField(allow_null=True, required=False)
     stop = serializers.BooleanField(
-        help_text="The run is being cancelled, or failing: stop, and report."
+        required=False,
+        help_text="The run is being cancelled, or failing: stop, and report.",
     )
 
 

@@ -10,6 +10,7 @@ from sessions_app.feed import START, FeedFilter, Position, read_feed
 from sessions_app.models import Event, Session
 from tests.concurrency.writers import Writer, run_all, write_at_random
 from tests.factories import fetch, make_session
+from tests.fixtures import wait_until_settled
 
 EVERYTHING = FeedFilter()
 
@@ -223,6 +224,7 @@ def test_a_filter_scans_a_bounded_stretch_and_hands_out_how_far_it_came(
     session.append(*["filler"] * 120)
     session.append({"type": "acme.rare", "payload": {}})
     session.append(*["filler"] * 60)
+    wait_until_settled()
     rare = FeedFilter(types=["acme.rare"])
     position, found, pages = START, [], 0
     while True:

@@ -1,5 +1,7 @@
 """POST and GET /api/v1/memory."""
 
+import pytest
+
 
 def remember(api, fact, subject="u-100", **fields):
     return api.post("/api/v1/memory", {"subject": subject, "fact": fact, **fields})
@@ -33,3 +35,19 @@ def test_lists_are_newest_first(api):
         params={"subject": "u-100", "limit": 2, "cursor": answer.json["next"]},
     )
     assert [f["fact"] for f in rest.json["items"]] == ["fact one"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"format": "agentstate", "data": [[1]]},
+        {"format": "agentstate", "data": {"facts": [1]}},
+        {"format": "mem0", "data": [1]},
+        {"format": "letta", "data": {"passages": ["x"]}},
+        {"format": "jsonl", "data": [{"fact": "x", "subject": "u\0"}]},
+    ],
+)
+def test_an_import_of_another_shape_is_refused_with_its_place(api, body):
+    answer = api.post("/api/v1/memory/import", body)
+    assert answer.status_code == 422
+    assert answer.json["errors"][0]["path"]

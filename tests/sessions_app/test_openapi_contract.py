@@ -31,8 +31,8 @@ CHECKS = [
     content_type_conformance,
     response_schema_conformance,
 ]
-PATHS = r"^/api/v1/(sessions|events|keys|members|project|audit|whoami)(?!.*stream)"
-EXAMPLES = 10
+PATHS = r"^/api/v1/(?!.*stream)"
+EXAMPLES = 5
 
 
 @cache
@@ -40,7 +40,7 @@ def operations():
     document = SchemaGenerator().get_schema(request=None, public=True)
     schema = schemathesis.openapi.from_dict(document).include(path_regex=PATHS)
     found = [result.ok() for result in schema.get_all_operations()]
-    assert len(found) >= 14
+    assert len(found) >= 100
     return {operation.label: operation for operation in found}
 
 
