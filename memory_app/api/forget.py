@@ -19,10 +19,10 @@ from agentstate.api.serializers import (
     StringField,
     read_as,
 )
-from memory_app.api.base import MemoryView
+from memory_app.api.base import FACT_EXAMPLE, MemoryView
 from memory_app.api.serializers import FactOut
 from memory_app.errors import FactNotFound
-from memory_app.export import export_subject
+from memory_app.export import FORMAT, export_subject
 from memory_app.forgetting.log import pseudonym
 from memory_app.forgetting.services import (
     EVERYWHERE,
@@ -242,7 +242,12 @@ class ExportSubjectView(MemoryView):
         "Export all that is known about a subject, as one JSON file",
         params=ExportParams,
         responses={(200, "application/json"): ExportOut},
-        response_example=None,
+        response_example={
+            "format": FORMAT,
+            "subject": "u-100",
+            "exported_at": "2026-01-15T09:30:00Z",
+            "facts": [FACT_EXAMPLE],
+        },
         description="Streamed. POST /memory/import reads it again.",
         tags=TAGS,
     )
