@@ -197,7 +197,8 @@ def test_a_rolling_restart_fails_no_step_and_counts_none(client, start_worker):
         os.kill(process.pid, signal.SIGTERM)
         start_worker()
         process.join(60)
-        assert process.exitcode == 0
+        # One that was stopped before it could listen for signals has claimed nothing.
+        assert process.exitcode in (0, -signal.SIGTERM)
     assert wait_until(lambda: client.runs.get(run.id).state == "succeeded", 60)
     for step in client.runs.get(run.id).steps:
         assert (step.failures, step.lost) == (0, 0)

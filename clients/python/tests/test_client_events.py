@@ -4,6 +4,7 @@ import uuid
 from datetime import datetime, timezone
 
 import pytest
+from tests.fixtures import wait_until_settled
 
 from agentstate_client import EventIdReused, SeqConflict, ValidationError
 
@@ -125,6 +126,7 @@ def test_the_feed_holds_every_session(client):
     one, two = client.sessions.create(agent="a"), client.sessions.create(agent="b")
     client.events.append(one.id, "message.user", HI)
     client.events.append(two.id, "acme.seen", {})
+    wait_until_settled()
     found = list(client.feed.iterate(types=["message.*", "acme.seen"], limit=1))
     assert {(e.session, e.agent, e.type) for e in found} == {
         (one.id, "a", "message.user"),
@@ -137,6 +139,8 @@ def test_the_feed_holds_every_session(client):
 
 def test_the_feed_goes_on_where_a_page_ended(client, session):
     client.events.append(session.id, "message.user", {"content": "a"})
+    wait_until_settled()
     page = client.feed.list(types=["message.*"])
     client.events.append(session.id, "message.user", {"content": "b"})
+    wait_until_settled()
     assert texts(client.feed.list(after=page.cursor, types=["message.*"])) == ["b"]

@@ -6,6 +6,7 @@ import threading
 import pytest
 from access_app.services import create_key, revoke_key
 from agentstate.processes import wait_until
+from tests.fixtures import wait_until_settled
 
 from agentstate_client import NotFound, Unauthenticated
 
@@ -90,6 +91,7 @@ def test_the_feed_is_followed_over_sessions_and_cuts(cut_client, proxy, rival):
 
 def test_the_feed_from_now_on(cut_client, proxy, rival, session):
     append_numbered(rival, session, [0])
+    wait_until_settled()
     stream = cut_client.feed.stream(after="latest", types=["acme.*"])
     found = []
     reader = threading.Thread(target=lambda: found.append(next(stream)))
