@@ -354,4 +354,6 @@ class ReplayOut(serializers.Serializer[Any]):
         allow_null=True, help_text="As before_seq, the page before this one."
     )
     open_tool_calls = ToolCallOut(many=True)
-    plan = JSONValueField(help_text="Null while the session has no run.")
+    plan = JSONValueField(
+        help_text="Always null so far: a replay does not tell the plan of a run yet."
+    )
