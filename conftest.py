@@ -1,9 +1,10 @@
 """The ground that every test stands on: real services, one database a test process.
 
 Tests commit for real and nothing is flushed: each test works in a project of its own,
-so that `verify_replay` can go over all that the suite left behind. The services start
-once, in the process that collects; the workers of pytest-xdist inherit their addresses
-and make a database each. The fixtures are in tests/fixtures.py.
+so that `verify_replay` can go over all that the suite left behind. Each process that
+runs tests, so each worker of pytest-xdist, has services of its own: the feed waits for
+every open transaction of its cluster, and another worker's would hold it back. The
+fixtures are in tests/fixtures.py.
 """
 
 import os
@@ -31,21 +32,25 @@ hypothesis.settings.load_profile("suite")
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Start the services before anything reads Django's settings."""
-    worker = hasattr(config, "workerinput")
-    if not worker:
-        services.start()
-        if config.getoption("numprocesses", None):
-            # Workers inherit it, and pytest-django would read their settings before
-            # they have a database of their own. Their conftest sets it again.
-            del os.environ["DJANGO_SETTINGS_MODULE"]
-    if worker or not config.getoption("numprocesses", None):
-        services.make_database(os.environ.get("PYTEST_XDIST_WORKER", "main"))
-        django.setup()
+    if only_distributes(config):
+        # Workers inherit it, and pytest-django would read their settings before they
+        # have a database. Their conftest sets it again.
+        del os.environ["DJANGO_SETTINGS_MODULE"]
+        return
+    services.start()
+    services.make_database("test")
+    django.setup()
+
+
+def only_distributes(config: pytest.Config) -> bool:
+    """Whether this process runs no tests itself, but gives them to workers."""
+    return not hasattr(config, "workerinput") and bool(
+        config.getoption("numprocesses", None)
+    )
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):
-        services.stop()
+    services.stop()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,4 +1,4 @@
-"""The services of one test run, in a temporary data folder that goes with it."""
+"""The services of one test process, in a temporary data folder that goes with it."""
 
 import os
 import shutil
@@ -33,9 +33,8 @@ def stop() -> None:
         shutil.rmtree(_running.data_dir, ignore_errors=True)
 
 
-def make_database(worker: str) -> None:
-    """Give this test process a database and a Redis database of its own."""
-    name = f"test_{worker}"
+def make_database(name: str) -> None:
+    """Make a database for the tests and point the environment at it."""
     with psycopg.connect(admin_url(), autocommit=True) as connection:
         connection.execute(
             sql.SQL("CREATE DATABASE {} OWNER {}").format(
@@ -43,13 +42,11 @@ def make_database(worker: str) -> None:
             )
         )
     add_extensions(admin_url(name))
-    number = int(worker.removeprefix("gw")) + 1 if worker.startswith("gw") else 0
     os.environ["DATABASE_URL"] = _with_path(os.environ["DATABASE_URL"], name)
-    os.environ["REDIS_URL"] = _with_path(os.environ["REDIS_URL"], str(number))
 
 
 def admin_url(database: str = "postgres") -> str:
-    """The superuser's address of a database of this run."""
+    """The superuser's address of a database of this process."""
     return _with_path(os.environ["AGENTSTATE_TEST_ADMIN_URL"], database)
 
 

@@ -1,53 +1,49 @@
 """At the end of a run with pytest-xdist: every worker's rows must equal their logs.
 
-A test that runs last in one worker would look at the others' databases while they are
-still at work. Without xdist tests/test_verify_replay_of_suite.py does it.
+Each worker looks at its own database when its tests are done, and the process that
+distributes reports what it found. Without xdist tests/test_verify_replay_of_suite.py
+does it.
 """
 
-import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-import psycopg
 import pytest
-
-from tests import services
 
 ROOT = Path(__file__).resolve().parent.parent
 SHOWN_LENGTH = 10_000
+DIFFERENCES = pytest.StashKey[bool]()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    config = session.config
-    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
-        return
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    for name in worker_databases():
-        done = verify(name)
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        done = verify()
+        output["verify_replay"] = [done.returncode, done.stdout, done.stderr]
+    elif session.config.stash.get(DIFFERENCES, False):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Report what a worker found; one that died before it looked fails the run."""
+    found = getattr(node, "workeroutput", {}).get("verify_replay")
+    code, out, err = found or [1, "", "ended before verify_replay"]
+    reporter = node.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        reporter.write_line(f"\n{node.gateway.id}: {out[:SHOWN_LENGTH].strip()}")
+    if code:
+        node.config.stash[DIFFERENCES] = True
         if reporter is not None:
-            reporter.write_line("")
-            reporter.write_line(f"{name}: {done.stdout[:SHOWN_LENGTH].strip()}")
-        if done.returncode:
-            if reporter is not None:
-                reporter.write_line(done.stderr[-SHOWN_LENGTH:], red=True)
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            reporter.write_line(err[-SHOWN_LENGTH:], red=True)
 
 
-def worker_databases() -> list[str]:
-    with psycopg.connect(services.admin_url()) as connection:
-        found = connection.execute(
-            "SELECT datname FROM pg_database WHERE datname LIKE 'test\\_gw%' ORDER BY 1"
-        ).fetchall()
-    return [name for (name,) in found]
-
-
-def verify(database: str) -> subprocess.CompletedProcess[str]:
-    url = f"{os.environ['DATABASE_URL'].rsplit('/', 1)[0]}/{database}"
+def verify() -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "manage.py", "verify_replay"],
         cwd=ROOT,
-        env=os.environ | {"DATABASE_URL": url},
         capture_output=True,
         text=True,
     )

@@ -74,11 +74,10 @@ def test_a_page_is_read_from_its_index(project):
     assert "Sort" not in plan
 
 
-@pytest.mark.parametrize(
-    "cursor",
-    ["x", "x.y", "WzFd.bad", "%00", "é", encode_cursor("another list", ["a", "b"])],
-)
+@pytest.mark.parametrize("cursor", ["x", "x.y", "WzFd.bad", "%00", "é", None])
 def test_a_cursor_that_was_not_handed_out_is_422(api, cursor):
+    if cursor is None:
+        cursor = encode_cursor("another list", ["a", "b"])
     answer = api.get(URL, params={"cursor": cursor})
     assert (answer.status_code, answer.json["code"]) == (422, "bad_cursor")
     assert answer.json["errors"][0]["path"] == "cursor"

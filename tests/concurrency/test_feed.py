@@ -89,9 +89,15 @@ def test_acceptance_14_and_15_nothing_is_missed_repeated_or_out_of_order(
     check_gapless(project.id)
 
 
+def end_of_settled_feed(project):
+    """Where the feed ends, with nothing committed that it does not show yet."""
+    wait_until_settled()
+    return feed.end_of_feed(project.id)
+
+
 def test_what_an_open_transaction_may_still_write_below_is_held_back(project, api):
     late, early = make_session(api), make_session(api)
-    start = feed.end_of_feed(project.id)
+    start = end_of_settled_feed(project)
     writer = Writer(project.id)
     try:
         writer.append(late.id, "late")  # takes a lower place, and does not commit
@@ -101,13 +107,14 @@ def test_what_an_open_transaction_may_still_write_below_is_held_back(project, ap
         writer.commit()
     finally:
         writer.close()
+    wait_until_settled()
     page = read_feed(project.id, start, EVERYTHING, 10)
     assert [str(e.session_id) for e in page.events] == [late.id, early.id]
 
 
 def test_a_transaction_that_only_reads_holds_nothing_back(project, api):
     session = make_session(api)
-    start = feed.end_of_feed(project.id)
+    start = end_of_settled_feed(project)
     writer = Writer(project.id)
     try:
         writer.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -120,7 +127,7 @@ def test_a_transaction_that_only_reads_holds_nothing_back(project, api):
 
 def test_a_rolled_back_place_is_no_gap_to_wait_for(project, api):
     session = make_session(api)
-    start = feed.end_of_feed(project.id)
+    start = end_of_settled_feed(project)
     writer = Writer(project.id)
     try:
         writer.append(session.id, "never")
@@ -128,13 +135,14 @@ def test_a_rolled_back_place_is_no_gap_to_wait_for(project, api):
     finally:
         writer.close()
     session.append("always")
+    wait_until_settled()
     [event] = read_feed(project.id, start, EVERYTHING, 10).events
     assert event.event.payload == {"content": "always"}
 
 
 def test_events_of_a_savepoint_are_placed_with_their_transaction(project, api):
     session, other = make_session(api), make_session(api)
-    start = feed.end_of_feed(project.id)
+    start = end_of_settled_feed(project)
     writer = Writer(project.id)
     try:
         writer.append_in_savepoint(session.id, "kept", keep=True)
@@ -145,6 +153,7 @@ def test_events_of_a_savepoint_are_placed_with_their_transaction(project, api):
         writer.commit()
     finally:
         writer.close()
+    wait_until_settled()
     page = read_feed(project.id, start, EVERYTHING, 10)
     assert [e.event.payload["content"].split()[0] for e in page.events] == [
         "kept",
@@ -236,7 +245,7 @@ def test_a_filter_scans_a_bounded_stretch_and_hands_out_how_far_it_came(
             break
     assert found == [121]
     assert pages >= 3
-    assert position == feed.end_of_feed(project.id)
+    assert position == end_of_settled_feed(project)
 
 
 def test_a_page_of_the_feed_is_an_index_read(project, api):
