@@ -13,6 +13,7 @@ from runs_app.models import Run, Step
 from runs_app.plans import DEFAULTS
 from runs_app.services import result_hash
 from runs_app.states import RUN_ENDED, STEP_ENDED, may_move_run, may_move_step
+from sessions_app.event_types import RUN_CREATED
 from sessions_app.log import StoredEvent, iso, read_log, segments_of
 from sessions_app.models import Session
 from sessions_app.projection import NOTHING, Difference, compare
@@ -244,7 +245,7 @@ def fold_runs(session: Session) -> dict[str, RunFold]:
             if event.run_id is None:
                 continue
             run_id = str(event.run_id)
-            if event.type == "run.created":
+            if event.type == RUN_CREATED:
                 folds[run_id] = RunFold(run_id, event)
             elif run_id in folds:
                 folds[run_id].take(event)

@@ -34,6 +34,11 @@ CONTEXT_COMPACTED = "context.compacted"
 CONTEXT_RESTORED = "context.restored"
 CONTEXT_TYPES = (CONTEXT_COMPACTED, CONTEXT_RESTORED)
 
+# Written by runs_app, and indexed too: where a plan at some seq begins.
+RUN_CREATED = "run.created"
+RUN_BEGUN = "run.begun"
+RUN_BEGINNINGS = (RUN_CREATED, RUN_BEGUN)
+
 SERVER_PREFIXES = (
     "state.",
     "run.",

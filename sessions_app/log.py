@@ -108,6 +108,7 @@ def read_log(
     before_seq: int | None = None,
     types: Sequence[str] = (),
     contains: str = "",
+    run_id: UUID | None = None,
     limit: int = 100,
     newest_first: bool = False,
 ) -> LogPage:
@@ -127,6 +128,8 @@ def read_log(
             events = events.of_types(types)
         if contains:
             events = events.containing(contains)
+        if run_id is not None:
+            events = events.filter(run_id=run_id)
         events = events.order_by("-seq" if newest_first else "seq")
         rows, has_more = _read_rows(events, limit - len(found), room)
         found += rows

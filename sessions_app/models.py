@@ -8,7 +8,11 @@ from access_app.models import Project
 from agentstate.clock import Now
 from agentstate.fields import ExactJSONField, Xid8Field
 from agentstate.ids import new_id
-from sessions_app.event_types import CONTEXT_TYPES, CONVERSATION_TYPES
+from sessions_app.event_types import (
+    CONTEXT_TYPES,
+    CONVERSATION_TYPES,
+    RUN_BEGINNINGS,
+)
 from sessions_app.querysets import SEARCH_TEXT, EventQuerySet, SessionQuerySet
 
 
@@ -185,6 +189,12 @@ class Event(models.Model):
                 fields=["project", "session", "seq"],
                 name="event_context",
                 condition=Q(type__in=CONTEXT_TYPES),
+            ),
+            # The run that was under way at some seq.
+            models.Index(
+                fields=["project", "session", "seq"],
+                name="event_run_begins",
+                condition=Q(type__in=RUN_BEGINNINGS),
             ),
             # For days and charts: rows lie in the order of time, so this stays tiny,
             # and an append does not touch it.

@@ -4,7 +4,7 @@ The state starts from the nearest snapshot, so a replay costs what came since, n
 length of the log.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from django.db.models import Q
@@ -25,12 +25,30 @@ class StateAt(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """A session as it was after event `at_seq`. Conversation oldest first."""
+    """A session as it was after event `at_seq`. Conversation oldest first.
+
+    `plan` is JSON: what `register_plan`'s reader makes of the log.
+    """
 
     at_seq: int
     state: StateAt
     conversation: LogPage
     open_tool_calls: list[ToolCall]
+    plan: dict[str, Any] | None
+
+
+type PlanReader = Callable[[Session, int], dict[str, Any] | None]
+
+_plan_reader: PlanReader | None = None
+
+
+def register_plan(reader: PlanReader) -> None:
+    """Have replays tell the plan as well. From AppConfig.ready of the app above.
+
+    `reader` gets a session and a seq of its log.
+    """
+    global _plan_reader
+    _plan_reader = reader
 
 
 def replay_at(
@@ -58,6 +76,7 @@ def replay_at(
         state_at(session, at_seq),
         LogPage(page.events[::-1], page.has_more),
         open_calls_at(session, at_seq),
+        _plan_reader(session, at_seq) if _plan_reader else None,
     )
 
 

@@ -355,5 +355,6 @@ class ReplayOut(serializers.Serializer[Any]):
     )
     open_tool_calls = ToolCallOut(many=True)
     plan = JSONValueField(
-        help_text="Always null so far: a replay does not tell the plan of a run yet."
+        help_text="The run that had begun last, and its steps as they were then; null "
+        "before the first run. `result_seq` names the event that holds a result."
     )

@@ -320,7 +320,38 @@ class ReplayView(SessionCallView):
             "conversation": [],
             "conversation_before_seq": None,
             "open_tool_calls": [],
-            "plan": None,
+            "plan": {
+                "run": "0199b2a0-4c11-7d05-9f00-aa5b1c2d3e4f",
+                "key": "refund-1042",
+                "agent": "support",
+                "state": "running",
+                "reason": "",
+                "error": None,
+                "plan_version": 1,
+                "steps": [
+                    {
+                        "id": "0199b2a0-4c12-7a5e-8a00-bb5b1c2d3e4f",
+                        "index": 0,
+                        "name": "",
+                        "kind": "tool",
+                        "tool": "refund",
+                        "args": {"order": 1042},
+                        "depends_on": [],
+                        "effect": "once",
+                        "state": "in_progress",
+                        "wait": None,
+                        "attempt": 1,
+                        "failures": 0,
+                        "lost": 0,
+                        "previous": None,
+                        "worker": "w-1",
+                        "result_seq": None,
+                        "error": None,
+                        "started_at": "2026-01-15T09:30:00.000000Z",
+                        "ended_at": None,
+                    }
+                ],
+            },
         },
         errors=[404],
         tags=["sessions"],
@@ -348,7 +379,7 @@ def replay_json(replay: Replay) -> dict[str, Any]:
             }
             for call in replay.open_tool_calls
         ],
-        "plan": None,
+        "plan": replay.plan,
     }
 
 

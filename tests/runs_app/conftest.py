@@ -122,4 +122,31 @@ def log_holds(project: Any) -> Any:
     sessions = Run.objects.filter(project_id=project.id).values("session_id").distinct()
     for session in Session.objects.filter(id__in=sessions):
         assert list(run_differences(session)) == []
+        assert_plan_is_what_the_run_holds(session)
     assert list(broken_invariants(project.id)) == []
+
+
+def assert_plan_is_what_the_run_holds(session: Any) -> None:
+    """A replay at the log's end tells what the API shows of the same run."""
+    from runs_app.models import Run, Step
+    from runs_app.past import plan_at
+    from runs_app.reads import run_json, steps_shown
+    from sessions_app.projection import compare
+
+    told = plan_at(session, session.last_seq)
+    if told is None:
+        return
+    run = Run.objects.get(pk=told["run"])
+    shown = run_json(run)
+    for name in ("key", "agent", "state", "reason", "error", "plan_version"):
+        assert told[name] == shown[name], name
+    steps = steps_shown(list(Step.objects.of_run(run.project_id, run.id)))
+    assert len(steps) == len(told["steps"])
+    by_index = {step["index"]: step for step in steps}
+    for step in told["steps"]:
+        row = by_index[step["index"]]
+        if step["wait"] is not None:
+            step["wait"] = row["wait"] | step["wait"]
+        same = {name: row[name] for name in step if name != "result_seq"}
+        del step["result_seq"]
+        assert list(compare(session.pk, "plan", step, same)) == []
