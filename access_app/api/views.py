@@ -17,6 +17,7 @@ from access_app.callers import Caller
 from access_app.errors import Unauthenticated
 from access_app.idempotency import Answer, IdempotencyRequest
 from access_app.rate_limits import Usage, count_call
+from access_app.refusals import note_refusal
 from agentstate.api.parsers import check_length
 from agentstate.api.renderers import render_json
 from agentstate.codec import RawJSON
@@ -119,6 +120,7 @@ class ApiView(APIView):
             response = self.call_once(handler, api_request)
         except Exception as exc:
             response = self.handle_exception(exc)
+            self.note_refused_change(response)
         return self.finalize_response(api_request, response, *args, **kwargs)
 
     def call_once(self, handler: Handler, request: ApiRequest) -> HttpResponseBase:
@@ -138,6 +140,24 @@ class ApiView(APIView):
                 return response
             self.keep_answer(request.idempotency, response)
             return response
+
+    def note_refused_change(self, response: Response) -> None:
+        """Audit a change that the key may not make, or of what it may not see."""
+        request = self.api_request
+        if request.method in SAFE_METHODS or response.status_code not in (403, 404):
+            return
+        caller = getattr(request, "_auth", None)
+        if isinstance(caller, Caller) and isinstance(response.data, dict):
+            code = str(response.data.get("code"))
+            note_refusal(caller, self.object_named(), request.method or "", code)
+
+    def object_named(self) -> str:
+        """What the path names, as "kind:id": an id, since a name may be personal."""
+        for name, value in reversed(self.kwargs.items()):
+            if isinstance(value, UUID):
+                return f"{name.removesuffix('_id')}:{value}"
+        match = self.request.resolver_match
+        return f"call:{match.view_name if match else ''}"
 
     def keep_answer(self, call: IdempotencyRequest, response: Response) -> None:
         """Store the response, rendered here and not again when it is sent."""

@@ -18,6 +18,7 @@ from rest_framework.response import Response
 
 from access_app.api.docs import documented
 from access_app.api.views import ApiRequest
+from access_app.refusals import note_refusal
 from access_app.scopes import RUNS_WORK
 from agentstate import codec
 from agentstate.api.serializers import JSONValueField, StrictSerializer
@@ -381,6 +382,10 @@ class ItemsView(WorkView):
         self, wrong: dict[int, dict[str, Any]], answered: list[dict[str, Any]]
     ) -> list[dict[str, Any]]:
         """Put the answers to wrong items back in their places."""
+        for item in answered:
+            if item["status"] == 404:
+                step = f"step:{item['step']}"
+                note_refusal(self.caller, step, "POST", str(item["code"]))
         rest = iter(answered)
         total = len(wrong) + len(answered)
         return [wrong[at] if at in wrong else next(rest) for at in range(total)]

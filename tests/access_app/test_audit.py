@@ -8,7 +8,9 @@ from django.test.utils import CaptureQueriesContext
 
 from access_app.models import AuditEntry
 from access_app.services import record_audit
+from agentstate.ids import new_id
 from tests import services
+from tests.fixtures import Api
 
 URL = "/api/v1/audit"
 
@@ -118,3 +120,38 @@ def test_redaction_takes_the_text_and_leaves_the_deed(project, other_project):
     assert (redacted.before, redacted.after, redacted.reason) == (None, None, "")
     assert redacted.actor == "user:maya"
     assert AuditEntry.objects.get(pk=theirs.id).reason == "asked"
+
+
+class TestRefusals:
+    def refused(self, project):
+        found = AuditEntry.objects.filter(
+            project_id=project.id, action="access.refused"
+        )
+        return [(entry.object, entry.after) for entry in found.order_by("id")]
+
+    def test_a_change_without_the_scope_is_noted_once(self, project, make_key):
+        reader = Api(make_key(scopes=["sessions:read"]))
+        for _ in range(3):
+            assert reader.post("/api/v1/sessions", {}).status_code == 403
+        [(named, what)] = self.refused(project)
+        assert named.startswith("call:")
+        assert what == {"method": "POST", "code": "missing_scope"}
+
+    def test_what_is_not_there_is_named_by_its_id_alone(self, api, project, other_api):
+        made = other_api.post("/api/v1/sessions", {}).json["id"]
+        url = f"/api/v1/sessions/{made}"
+        assert api.delete(url).status_code == 404
+        assert api.get(url).status_code == 404  # a look is no change
+        [(named, what)] = self.refused(project)
+        assert named == f"session:{made}"
+        assert what == {"method": "DELETE", "code": "session_not_found"}
+
+    def test_a_call_without_a_key_leaves_nothing(self, anonymous, project):
+        assert anonymous.post("/api/v1/sessions", {}).status_code == 401
+        assert self.refused(project) == []
+
+    def test_it_holds_in_the_middle_of_an_idempotent_call(self, api, project):
+        headers = {"Idempotency-Key": "once"}
+        url = f"/api/v1/sessions/{new_id()}/close"
+        assert api.post(url, {}, headers=headers).status_code == 404
+        assert len(self.refused(project)) == 1

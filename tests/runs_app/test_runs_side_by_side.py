@@ -4,6 +4,7 @@ from itertools import permutations
 
 import pytest
 
+from access_app.models import AuditEntry
 from tests.fixtures import Api, issue_key
 from tests.runs_app.conftest import held
 
@@ -35,7 +36,9 @@ def test_cc_09_runs_that_end_together_are_all_kept(api, runs, work, order):
     assert [e["payload"]["content"] for e in spoken] == [str(n) for n in order]
 
 
-def test_au_05_nobody_reaches_a_run_through_its_id(api, other_api, project, runs, work):
+def test_au_05_nobody_reaches_a_run_through_its_id(
+    api, other_api, project, other_project, runs, work
+):
     """The server makes the ids; a run of another subject or project is not there."""
     run = runs.create(["a"], session=runs.session(subject="u-100"))
     step = work.claim_one()
@@ -52,3 +55,12 @@ def test_au_05_nobody_reaches_a_run_through_its_id(api, other_api, project, runs
         [item] = caller.post("/api/v1/steps/complete", body).json["items"]
         assert (item["ok"], item["code"]) == (False, "not_found")
     assert runs.get(run) == before
+    for project_id in (project.id, other_project.id):
+        refused = AuditEntry.objects.filter(
+            project_id=project_id, action="access.refused"
+        )
+        noted = sorted({(entry.object, entry.after["code"]) for entry in refused})
+        assert noted == [
+            (f"run:{run['id']}", "run_not_found"),
+            (f"step:{step['step']}", "not_found"),
+        ]
