@@ -91,3 +91,15 @@ class LastOwner(AppError):
     """A project keeps at least one owner: make another member owner first."""
 
     code, status = "last_owner", 409
+
+
+class SavedViewNotFound(AppError):
+    """There is no such view, or it is not yours to delete."""
+
+    code, status = "not_found", 404
+
+
+class TooManySavedViews(AppError):
+    """A list keeps at most so many views. Delete one first."""
+
+    code, status = "too_many_views", 409

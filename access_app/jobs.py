@@ -1,7 +1,9 @@
 """Background jobs of access_app."""
 
 import logging
+from importlib import import_module
 
+from django.conf import settings
 from procrastinate.contrib.django import app
 
 from access_app.idempotency import delete_expired_idempotency
@@ -26,3 +28,14 @@ def sweep_idempotency(timestamp: int) -> None:
             logger.info("expired answers deleted", extra={"deleted": deleted})
         if deleted < BATCH:
             return
+
+
+@app.periodic(cron="17 4 * * *")
+@app.task(
+    name="access_app.sweep_sign_ins",
+    queueing_lock="access_app.sweep_sign_ins",
+    pass_context=False,
+)
+def sweep_sign_ins(timestamp: int) -> None:
+    """Delete the sign-ins that have ended."""
+    import_module(settings.SESSION_ENGINE).SessionStore.clear_expired()

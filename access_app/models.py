@@ -75,6 +75,62 @@ class Member(models.Model):
         return f"{self.user} is {self.role} of {self.project}"
 
 
+class Identity(models.Model):
+    """Who a person is at an OpenID Connect provider; see single_sign_on.py.
+
+    Above the projects, as accounts are.
+    """
+
+    user = models.ForeignKey(User, models.CASCADE, related_name="identities")
+    issuer = models.CharField(max_length=500)
+    subject = models.CharField(max_length=255)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        db_table = "access_identities"
+        verbose_name_plural = "identities"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["issuer", "subject"], name="access_identity_uniq"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user}, {self.subject} at {self.issuer}"
+
+
+class SavedView(models.Model):
+    """Filters of a list under a name; see saved_views.py."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    project = models.ForeignKey(
+        Project, models.PROTECT, related_name="saved_views", db_index=False
+    )
+    # Whose it is; null: the project's, for all its members.
+    user = models.ForeignKey(User, models.CASCADE, null=True, db_index=False)
+    page = models.CharField(max_length=16)
+    name = models.CharField(max_length=80)
+    query = models.CharField(max_length=2000)  # as it stands in an address
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        db_table = "access_saved_views"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["project", "page", "user", "name"],
+                name="access_saved_view_uniq",
+                nulls_distinct=False,
+            ),
+        ]
+        indexes = [
+            # For the account that goes, which takes its own along.
+            models.Index(fields=["user"], name="access_saved_view_user_idx"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class ApiKey(models.Model):
     """A key to a project's API. Of the key itself only a prefix and a hash are kept."""
 

@@ -66,20 +66,29 @@ def check_password(request: HttpRequest, name: str, password: str) -> User:
     return user
 
 
+def count_address(request: HttpRequest) -> None:
+    """Count a try of one whose name is not known yet. TooManyTries and the others."""
+    _count_try([_address_key(request)])
+
+
 def _keys(request: HttpRequest, name: str) -> list[str]:
     # Hashed: a name is no secret, but people type their passwords into this field.
     digest = hashlib.sha256(name.strip().lower().encode()).hexdigest()
-    address = request.META.get("REMOTE_ADDR", "")
-    return [f"agentstate:sign-in:name:{digest}", f"agentstate:sign-in:from:{address}"]
+    return [f"agentstate:sign-in:name:{digest}", _address_key(request)]
+
+
+def _address_key(request: HttpRequest) -> str:
+    return f"agentstate:sign-in:from:{request.META.get('REMOTE_ADDR', '')}"
 
 
 def _count_try(keys: list[str]) -> None:
+    """Count for each key; the address is the last of them."""
     try:
-        for_name, from_address = count_script()(keys=keys, args=[WINDOW_SECONDS])
+        *for_name, from_address = count_script()(keys=keys, args=[WINDOW_SECONDS])
     except redis.RedisError as exc:
         logger.warning("sign-in refused: Redis is away")
         raise SignInUnavailable from exc
-    if for_name > TRIES_FOR_NAME or from_address > TRIES_FROM_ADDRESS:
+    if any(n > TRIES_FOR_NAME for n in for_name) or from_address > TRIES_FROM_ADDRESS:
         raise TooManyTries
 
 

@@ -12,5 +12,7 @@ urlpatterns = [
     path("settings/keys/<uuid:key_id>/revoke/", views.revoke, name="revoke"),
     path("settings/members/", views.invite, name="invite"),
     path("settings/members/<int:member_id>/", views.change_role, name="change-role"),
+    path("views/", views.keep_view, name="keep-view"),
+    path("views/<uuid:view_id>/delete/", views.drop_view, name="drop-view"),
     path("audit/", views.audit, name="audit"),
 ]

@@ -3,10 +3,11 @@
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth import login, logout
 from django.contrib.auth.models import User
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -18,6 +19,7 @@ from django.views.decorators.http import (
     require_safe,
 )
 
+from access_app import single_sign_on
 from access_app.models import ApiKey, AuditEntry, Member, Project, Role
 from access_app.pages import (
     PageRequest,
@@ -28,6 +30,7 @@ from access_app.pages import (
     to_sign_in,
 )
 from access_app.roles import HIDE_FROM_VIEWERS, Right
+from access_app.saved_views import delete_view, save_view
 from access_app.scopes import SCOPES
 from access_app.services import (
     add_member,
@@ -37,7 +40,7 @@ from access_app.services import (
     revoke_key,
     set_role,
 )
-from access_app.sign_in import check_password
+from access_app.sign_in import check_password, count_address
 from agentstate.api.pagination import paginate
 from agentstate.errors import AppError, FieldError
 
@@ -56,15 +59,54 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     if request.user.is_authenticated:
         return HttpResponseRedirect(target)
     if request.method != "POST":
-        return render(request, "access_app/sign_in.html", {"next": target})
+        return _sign_in_form(request, target)
     name = request.POST.get("username", "")[:150]
     try:
         user = check_password(request, name, request.POST.get("password", ""))
     except AppError as exc:
-        shown = {"next": target, "username": name, "refusal": exc.detail}
-        return render(request, "access_app/sign_in.html", shown, status=exc.status)
+        return _sign_in_form(request, target, exc, username=name)
     login(request, user)
     return HttpResponseRedirect(target)
+
+
+def _sign_in_form(
+    request: HttpRequest, target: str, refusal: AppError | None = None, **shown: str
+) -> HttpResponse:
+    offered = settings.OIDC_NAME if single_sign_on.is_offered() else ""
+    return render(
+        request,
+        "access_app/sign_in.html",
+        {"next": target, "single_sign_on": offered, "refusal": refusal, **shown},
+        status=refusal.status if refusal else 200,
+    )
+
+
+@never_cache
+@require_safe
+def single_sign_on_begin(request: HttpRequest) -> HttpResponse:
+    """Off to the provider. Counted, since each try makes a row in our sessions."""
+    if not single_sign_on.is_offered():
+        raise Http404
+    target = _safe_next(request)
+    if request.user.is_authenticated:
+        return HttpResponseRedirect(target)
+    try:
+        count_address(request)
+        return single_sign_on.begin(request, target)
+    except AppError as exc:
+        return _sign_in_form(request, target, exc)
+
+
+@never_cache
+@require_safe
+def single_sign_on_return(request: HttpRequest) -> HttpResponse:
+    """Back from the provider, with a code that proves who came."""
+    if not single_sign_on.is_offered():
+        raise Http404
+    try:
+        return HttpResponseRedirect(single_sign_on.finish(request))
+    except AppError as exc:
+        return _sign_in_form(request, reverse("home"), exc)
 
 
 def _safe_next(request: HttpRequest) -> str:
@@ -178,6 +220,29 @@ def change_role(request: PageRequest, member_id: int) -> HttpResponse:
         set_role(visit.project.id, member_id, role, actor=visit.actor, reason=reason)
         messages.success(request, "The role is changed.")
     return back(request)
+
+
+@project_action(Right.SEE_SESSIONS)
+def keep_view(request: PageRequest) -> HttpResponse:
+    """Keep the filters of a list under a name."""
+    page = request.POST.get("page", "")
+    kept = save_view(
+        request.visit,
+        page,
+        request.POST.get("name", ""),
+        request.POST.get("query", ""),
+        shared=request.POST.get("shared") == "on",
+    )
+    messages.success(request, "The view is kept.")
+    listed = reverse(f"{page}:list", args=[request.visit.project.slug])
+    return redirect(f"{listed}?{kept}")
+
+
+@project_action(Right.SEE_SESSIONS)
+def drop_view(request: PageRequest, view_id: UUID) -> HttpResponse:
+    page = delete_view(request.visit, view_id)
+    messages.success(request, "The view is deleted.")
+    return redirect(f"{page}:list", request.visit.project.slug)
 
 
 @project_page(Right.SEE_AUDIT)

@@ -1,6 +1,7 @@
 """Read the environment: parse a value, or fail loudly with its name."""
 
 import os
+import re
 from pathlib import Path
 
 from django.core.exceptions import ImproperlyConfigured
@@ -45,3 +46,30 @@ def env_int(name: str, default: int, *, low: int = 0, high: int | None = None) -
 
 def env_list(name: str, default: str = "") -> list[str]:
     return [item.strip() for item in env_str(name, default).split(",") if item.strip()]
+
+
+def env_choice(name: str, *choices: str) -> str:
+    """One of `choices`; the first is the default."""
+    value = env_str(name) or choices[0]
+    if value not in choices:
+        raise ImproperlyConfigured(
+            f"{name} must be one of {', '.join(choices)}, not {value!r}"
+        )
+    return value
+
+
+GRANT = re.compile(r"(.+)=([\w-]+):(owner|operator|reviewer|viewer)")
+
+
+def env_grants(name: str) -> list[tuple[str, str, str]]:
+    """Read `GROUP=PROJECT:ROLE, …`."""
+    grants = []
+    for item in env_list(name):
+        if (found := GRANT.fullmatch(item)) is None:
+            raise ImproperlyConfigured(
+                f"{name}: {item!r} is not GROUP=PROJECT:ROLE, with a project's slug and"
+                " owner, operator, reviewer or viewer"
+            )
+        group, slug, role = found.groups()
+        grants.append((group, slug, role))
+    return grants

@@ -22,7 +22,7 @@ CHART_HOURS = 24
 NEEDS = (
     ("approval", "to approve"),
     ("in_doubt", "in doubt: has it happened?"),
-    ("hold", "on hold after their last try"),
+    ("hold", "on hold after the last try"),
 )
 
 

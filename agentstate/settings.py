@@ -14,7 +14,14 @@ from django.utils.csp import CSP
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from agentstate.env import env_bool, env_int, env_list, env_str
+from agentstate.env import (
+    env_bool,
+    env_choice,
+    env_grants,
+    env_int,
+    env_list,
+    env_str,
+)
 from agentstate.pool import check_open
 
 # Before numpy is imported: a process that serves many threads has no use for a pool of
@@ -248,6 +255,19 @@ AUTH_PASSWORD_VALIDATORS = [
 ]
 LOGIN_URL = "/sign-in/"
 LOGIN_REDIRECT_URL = "/"
+# Single sign-on by OpenID Connect; without an issuer there is none.
+OIDC_ISSUER = env_str("AGENTSTATE_OIDC_ISSUER")
+OIDC_CLIENT_ID = env_str("AGENTSTATE_OIDC_CLIENT_ID")
+OIDC_CLIENT_SECRET = env_str("AGENTSTATE_OIDC_CLIENT_SECRET")
+OIDC_SCOPES = env_str("AGENTSTATE_OIDC_SCOPES", "openid profile email")
+# What the button says.
+OIDC_NAME = env_str("AGENTSTATE_OIDC_NAME", "single sign-on")
+# What becomes of a person who has no account here.
+OIDC_UNKNOWN = env_choice("AGENTSTATE_OIDC_UNKNOWN", "refuse", "create")
+OIDC_GROUPS_CLAIM = env_str("AGENTSTATE_OIDC_GROUPS_CLAIM", "groups")
+OIDC_ROLES = env_grants("AGENTSTATE_OIDC_ROLES")
+# Then the provider is asked again whether the person may still come in.
+OIDC_SESSION_HOURS = env_int("AGENTSTATE_OIDC_SESSION_HOURS", 12, low=1, high=720)
 
 # --- Time, language, files
 LANGUAGE_CODE = "en-us"

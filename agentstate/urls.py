@@ -18,6 +18,12 @@ urlpatterns = [
     path("api/v1/", include("sessions_app.api.urls")),  # first: the hottest calls
     path("", access.home, name="home"),
     path("sign-in/", access.sign_in, name="sign-in"),
+    path("sign-in/single/", access.single_sign_on_begin, name="single-sign-on"),
+    path(
+        "sign-in/single/return/",
+        access.single_sign_on_return,
+        name="single-sign-on-return",
+    ),
     path("sign-out/", access.sign_out, name="sign-out"),
     path("p/<slug:slug>/", views.overview, name="overview"),
     path("p/<slug:slug>/", include("access_app.urls")),

@@ -17,6 +17,7 @@ from access_app.pages import (
     read_reason,
 )
 from access_app.roles import Right
+from access_app.saved_views import views_of
 from agentstate import codec
 from agentstate.api.pagination import paginate
 from agentstate.errors import AppError, FieldError
@@ -47,6 +48,7 @@ def run_list(request: PageRequest) -> HttpResponse:
         "filters": filters,
         "page": page,
         "views": [(name, q, _same_query(q, kept)) for name, q in VIEWS],
+        "saved_views": views_of(request.visit, "runs", kept),
         "filter_query": kept.urlencode(),
         "bulk_actions": list(ACTIONS),
     }

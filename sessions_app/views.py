@@ -15,6 +15,7 @@ from access_app.pages import (
     read_reason,
 )
 from access_app.roles import Right
+from access_app.saved_views import views_of
 from agentstate import codec
 from agentstate.api.pagination import paginate
 from agentstate.charts import bar_chart
@@ -48,7 +49,11 @@ def session_list(request: PageRequest) -> HttpResponse:
         found = found.none()
     params = {"cursor": request.GET.get("cursor"), "limit": LIST_PAGE}
     page = paginate(found.defer("state", "metadata"), params, ["-id"])
-    shown: dict[str, Any] = {"filters": filters, "page": page}
+    shown: dict[str, Any] = {
+        "filters": filters,
+        "page": page,
+        "saved_views": views_of(visit, "sessions", request.GET),
+    }
     if visit.may(Right.SEE_PAYLOADS):
         ids = [session.id for session in page.items]
         shown["last_records"] = last_records(visit.project.id, ids)

@@ -58,10 +58,10 @@ def get(mapping: dict[Any, Any] | None, key: Any) -> Any:
 @register.simple_tag(takes_context=True)
 def query(context: Context, **changes: Any) -> str:
     """The page's own query with some values changed; None or "" takes one out."""
-    values = context["request"].GET.dict()
-    values.update(changes)
-    kept = {name: value for name, value in values.items() if value not in (None, "")}
-    return f"?{urlencode(kept)}"
+    values = dict(context["request"].GET.lists())
+    values |= {name: [value] for name, value in changes.items()}
+    kept = {n: [v for v in vs if v not in (None, "")] for n, vs in values.items()}
+    return f"?{urlencode(kept, doseq=True)}"
 
 
 @register.filter

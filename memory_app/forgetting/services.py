@@ -11,6 +11,7 @@ from uuid import UUID, uuid5
 
 from django.db import connection, transaction
 
+from access_app.saved_views import forget_views
 from access_app.services import record_audit
 from agentstate.ids import new_id
 from memory_app.errors import FactNotFound
@@ -179,6 +180,7 @@ def _forget_traces(fact: Fact, needles: Needles, tally: Tally) -> None:
         "access_idempotency", elsewhere.redact_answers(project_id, marks, needles)
     )
     tally.add("access_audit", elsewhere.redact_audit(project_id, (), needles))
+    tally.add("access_saved_views", forget_views(project_id, needles.are_in))
     _forget_working_memory(project_id, ids, tally, needles)
     _forget_facts(alike, tally)
     tally.kept += [LOG_KEPT, OTHER_WORDS]
@@ -339,6 +341,10 @@ def _forget_subject(
     objects += [f"run:{id_}" for id_ in runs.run_ids(project_id, ids)]
     needles = Needles([*(fact.fact for fact in facts), subject])
     tally.add("access_audit", elsewhere.redact_audit(project_id, objects, needles))
+    tally.add(
+        "access_saved_views",
+        forget_views(project_id, lambda s: s == subject or needles.are_in(s)),
+    )
     _forget_facts(facts, tally)
     marks = [*ids, answers_about(project_id, subject)]
     tally.add("access_idempotency", elsewhere.redact_answers(project_id, marks))
