@@ -18,7 +18,7 @@ from django.core.signals import request_finished
 from django.db import DatabaseError, close_old_connections
 
 from access_app import scopes as scope_names
-from access_app.errors import MissingScope, Unauthenticated
+from access_app.errors import MissingScope, ToolNotAllowed, Unauthenticated
 from access_app.keys import KeyText, is_secret, parse_key_text
 from access_app.models import ApiKey
 from access_app.services import touch_keys
@@ -49,6 +49,8 @@ class Caller:
     session_id: UUID | None
     actor: str
     rate_limit_per_minute: int
+    run_id: UUID | None = None
+    tool_allowlist: frozenset[str] | None = None
 
     @property
     def is_bound(self) -> bool:
@@ -63,6 +65,19 @@ class Caller:
     def require_scope(self, name: str) -> None:
         if not self.has_scope(name):
             raise MissingScope(name)
+
+    def check_makes_runs(self) -> None:
+        """Raise MissingScope for a key of one run: its limits are not to be escaped."""
+        if self.run_id is not None:
+            raise MissingScope(
+                scope_names.RUNS_WRITE,
+                "This key is bound to one run: change its plan, or hand work on.",
+            )
+
+    def check_tool(self, name: str, path: str) -> None:
+        """Raise ToolNotAllowed for a tool that the key may not call."""
+        if self.tool_allowlist is not None and name not in self.tool_allowlist:
+            raise ToolNotAllowed(name, path)
 
     def may_see(self, session_id: UUID, subject: str | None) -> bool:
         """Whether a session of this id and subject is within the key's binding."""
@@ -145,6 +160,10 @@ def caller_of(key: ApiKey) -> Caller:
         rate_limit_per_minute=settings.RATE_LIMIT_PER_MINUTE
         if limit is None
         else limit,
+        run_id=key.run_id,
+        tool_allowlist=None
+        if key.tool_allowlist is None
+        else frozenset(key.tool_allowlist),
     )
 
 

@@ -23,6 +23,19 @@ class MissingScope(AppError):
         super().__init__(detail or sentence, scope=scope)
 
 
+class ToolNotAllowed(AppError):
+    """This key may not call this tool."""
+
+    code, status = "tool_not_allowed", 403
+
+    def __init__(self, tool: str, path: str) -> None:
+        detail = f"the tool {tool[:200]!r} is not in this key's tool_allowlist"
+        super().__init__(
+            f"{path}: {detail}",
+            errors=[{"path": path, "code": self.code, "detail": detail}],
+        )
+
+
 class RateLimited(AppError):
     """This key has used up its calls for the minute."""
 

@@ -145,6 +145,11 @@ class ApiKey(models.Model):
     # Bound to one subject or one session, the key sees nothing else.
     subject = models.CharField(max_length=255, null=True, blank=True)
     session_id = models.UUIDField(null=True, blank=True)
+    # Of a handoff: the key makes no other run, and calls no other tools; null is any.
+    run_id = models.UUIDField(null=True, blank=True, editable=False)
+    tool_allowlist = ArrayField(
+        models.TextField(), null=True, blank=True, editable=False
+    )
     rate_limit_per_minute = models.PositiveIntegerField(null=True, blank=True)
     expires_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True)

@@ -138,6 +138,8 @@ def create_key(
     name: str = "",
     subject: str | None = None,
     session_id: UUID | None = None,
+    run_id: UUID | None = None,
+    tool_allowlist: list[str] | None = None,
     expires_at: datetime | None = None,
     expires_in: timedelta | None = None,
     rate_limit_per_minute: int | None = None,
@@ -148,7 +150,8 @@ def create_key(
     """Make a key of `project` and return it with its text: the one time it is shown.
 
     `expires_in` counts from now by the database's clock and wins over `expires_at`.
-    `rate_limit_per_minute`: None is the server's default, 0 no limit. `secret` is for a
+    `rate_limit_per_minute`: None is the server's default, 0 no limit. With `run_id` it
+    makes no other run, with `tool_allowlist` it calls no other tools. `secret` is for a
     caller that can derive it again; otherwise it is random. Raises FieldError for a
     scope that does not exist.
     """
@@ -163,6 +166,8 @@ def create_key(
         scopes=_checked_scopes(scopes),
         subject=subject,
         session_id=session_id,
+        run_id=run_id,
+        tool_allowlist=tool_allowlist,
         expires_at=expires_at if expires_in is None else Now() + expires_in,
         rate_limit_per_minute=rate_limit_per_minute,
         created_by=actor,
@@ -352,6 +357,8 @@ def _key_facts(key: ApiKey) -> dict[str, Any]:
         "scopes": list(key.scopes),
         "subject": key.subject,
         "session_id": str(key.session_id) if key.session_id else None,
+        "run_id": str(key.run_id) if key.run_id else None,
+        "tool_allowlist": key.tool_allowlist,
         "expires_at": key.expires_at.isoformat() if key.expires_at else None,
         "rate_limit_per_minute": key.rate_limit_per_minute,
     }

@@ -66,7 +66,11 @@ def gather_bundle(
     wanted = offered["context"]
     budget = wanted.get("budget_tokens", BUDGET_TOKENS)
     bundle = Bundle(count, budget - check_task(offered["task"], budget, count))
-    limits = {n: v for n, v in offered["constraints"].items() if v is not None}
+    limits = {
+        name: value
+        for name, value in offered["constraints"].items()
+        if value is not None and value is not False
+    }
     inline = bundle.fitting("inline", _inline(wanted))
     facts = bundle.fitting("fact", _facts(session, offered["task"], wanted))
     state = bundle.fitting("state", _state(session, wanted))

@@ -84,6 +84,8 @@ class Fact(models.Model):
     status = models.TextField(choices=Status.choices, default=Status.ACTIVE)
     source_kind = models.TextField(choices=SourceKind.choices, default=SourceKind.USER)
     source_session = models.TextField(default="", blank=True)
+    # A default of the database's own: the version before does not know the column.
+    source_agent = models.TextField(default="", db_default="", blank=True)
     source_seqs = ArrayField(models.BigIntegerField(), default=list, blank=True)
     seen_count = models.IntegerField(default=1)
     last_seen_at = models.DateTimeField(db_default=Now())

@@ -92,6 +92,7 @@ class NewFact:
     kind: str = Kind.OTHER
     source_kind: str = SourceKind.USER
     session: str = ""
+    agent: str = ""  # that talked there
     seqs: tuple[int, ...] = ()
     confidence: float | None = None
     pinned: bool = False
@@ -270,6 +271,7 @@ def _unsaved(
         kind=new.kind,
         source_kind=new.source_kind,
         source_session=new.session,
+        source_agent=new.agent,
         source_seqs=list(new.seqs),
         last_seen_at=now,
         confidence=default_confidence if new.confidence is None else new.confidence,

@@ -20,6 +20,7 @@ def fact_json(fact: Fact) -> dict[str, Any]:
         "source": {
             "kind": fact.source_kind,
             "session": fact.source_session or None,
+            "agent": fact.source_agent,
             "seqs": fact.source_seqs,
         },
         "seen_count": fact.seen_count,

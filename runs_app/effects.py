@@ -42,7 +42,7 @@ def begin_effect(
     with `repeat`, for a downstream that honours the key, it is new with a new token.
     """
     locked_run(project_id, step.run_id)
-    record = _find(project_id, key)
+    record = find_effect(project_id, key)
     if record is None:
         if Step.objects.get(id=step.id).state in STEP_ENDED:
             raise WrongState("The step has ended.", state=step.state)
@@ -102,13 +102,13 @@ def complete_effect(
 
 def get_effect(project_id: UUID, key: str) -> EffectRecord:
     """Return the ledger's entry; raises EffectNotFound."""
-    record = _find(project_id, key)
+    record = find_effect(project_id, key)
     if record is None:
         raise EffectNotFound
     return record
 
 
-def _find(project_id: UUID, key: str) -> EffectRecord | None:
+def find_effect(project_id: UUID, key: str) -> EffectRecord | None:
     return EffectRecord.objects.filter(project_id=project_id, key=key).first()
 
 

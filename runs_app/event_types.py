@@ -121,13 +121,15 @@ HANDOFF_EVENTS = (
     _known(
         "handoff.offered",
         "The run gives work to another agent. `context` says what it is to carry, "
-        "`constraints` what the other may do.",
+        "`constraints` what the other may do, `on_failure` what becomes of the "
+        "step that waits when nothing comes of it.",
         handoff="0199b2a0-9d01-7c66-8f5a-3b4c5d6e7f80",
         agent="billing",
         task="Check invoice A-1",
         depth=1,
         context={"facts": []},
         constraints={"max_tool_calls": 5},
+        on_failure="fail",
     ),
     _known(
         "handoff.accepted",
@@ -143,7 +145,7 @@ HANDOFF_EVENTS = (
     _known("handoff.declined", "The other agent declined.", reason="not mine"),
     _known("handoff.expired", "No result came in time.", reason=""),
     _known("handoff.failed", "The other agent's run failed.", reason=""),
-    _known("handoff.cancelled", "It was cancelled with its run.", reason=""),
+    _known("handoff.cancelled", "A run on either side was cancelled.", reason=""),
 )
 ALL_EVENTS = (*RUN_EVENTS, *STEP_EVENTS, *HANDOFF_EVENTS)
 

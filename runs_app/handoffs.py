@@ -8,27 +8,19 @@ above, by context_app, and given here as a value.
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Q
 
 from access_app.models import Project
-from access_app.scopes import (
-    RUNS_READ,
-    RUNS_WORK,
-    RUNS_WRITE,
-    SESSIONS_READ,
-    SESSIONS_WRITE,
-)
 from access_app.services import create_key, revoke_key
-from agentstate.clock import Now, db_now
-from agentstate.errors import FieldError
+from agentstate.clock import db_now
 from agentstate.ids import new_id
+from runs_app.constraints import Constraints, constraints_within, scopes_of
 from runs_app.errors import (
     HandoffEnded,
     HandoffNotAccepted,
@@ -48,41 +40,32 @@ from runs_app.services import (
     move_step,
     send_signal,
 )
-from runs_app.states import RunState
 from sessions_app.append import NewEvent, append_events
 from sessions_app.log import iso, read_log
 from sessions_app.models import Session
 from sessions_app.services import SessionFields, create_session, get_session
 
 DEPTH_MAX = 8  # how often work is handed on; a ring of agents ends here
-SCOPES = (SESSIONS_READ, SESSIONS_WRITE, RUNS_READ, RUNS_WRITE, RUNS_WORK)
 KEY_DAYS = 7  # that a key lives whose handoff has no time limit
 GRACE = timedelta(hours=1)  # in which a result may be sent again after the time is up
 RESULT = "handoff.result"
-SWEPT = 200  # handoffs that one sweep looks at
 
 E = HandoffStatus
 
 
 @dataclass(frozen=True)
-class Constraints:
-    """What the taking run may do; None is no limit but those of the giving run."""
-
-    max_tool_calls: int | None = None
-    max_tokens: int | None = None
-    max_cost: Decimal | None = None
-    timeout_s: float | None = None
-    tool_allowlist: list[str] | None = None
-
-
-@dataclass(frozen=True)
 class Offer:
-    """What is handed over. `context` says what to carry; it is read at acceptance."""
+    """What is handed over. `context` says what to carry; it is read at acceptance.
+
+    `on_failure`: whether the giving run fails when nothing comes of it, or skips the
+    step that waits and goes on.
+    """
 
     agent: str
     task: str
     context: dict[str, Any] = field(default_factory=dict)
     constraints: Constraints = field(default_factory=Constraints)
+    on_failure: Literal["fail", "skip"] = "fail"
 
 
 class Offered(NamedTuple):
@@ -111,18 +94,20 @@ def offer_handoff(
     depth = _depth_of(run) + 1
     if depth > DEPTH_MAX:
         raise HandoffTooDeep(depth=depth, limit=DEPTH_MAX)
-    tools = _allowed_tools(run, offer.constraints.tool_allowlist)
+    offer = replace(offer, constraints=constraints_within(run, offer.constraints))
     seconds = offer.constraints.timeout_s
     handoff = Handoff(id=new_id(), project_id=project_id, session_id=session.pk)
     step = _waiting_step(run, handoff.id, seconds, actor)
     deadline = _deadline(run, seconds)
-    child = _child_run(session, run, step, offer, tools, deadline, actor)
+    child = _child_run(session, run, step, offer, deadline, actor)
     made = create_key(
         Project.objects.get(id=project_id),
-        scopes=SCOPES,
+        scopes=scopes_of(offer.constraints),
         name=f"handoff to {offer.agent}"[:100],
         session_id=child.session_id,
-        expires_in=_key_life(seconds),
+        run_id=child.id,
+        tool_allowlist=offer.constraints.tool_allowlist,
+        expires_in=_key_life(deadline),
         actor=actor,
         secret=secret,
     )
@@ -143,19 +128,6 @@ def _depth_of(run: Run) -> int:
     return above.depth if above else 0
 
 
-def _allowed_tools(run: Run, wanted: list[str] | None) -> list[str] | None:
-    """The tools of the taking run: never more than the giving run has."""
-    if run.tool_allowlist is None or wanted is None:
-        return run.tool_allowlist if wanted is None else wanted
-    if beyond := sorted(set(wanted) - set(run.tool_allowlist)):
-        raise FieldError(
-            "constraints.tool_allowlist",
-            "tool_not_allowed",
-            f"{beyond[0]} is not in the run's own tool_allowlist",
-        )
-    return wanted
-
-
 def _deadline(run: Run, seconds: float | None) -> datetime | None:
     ends = [run.deadline_at] if run.deadline_at else []
     if seconds is not None:
@@ -163,10 +135,10 @@ def _deadline(run: Run, seconds: float | None) -> datetime | None:
     return min(ends, default=None)
 
 
-def _key_life(seconds: float | None) -> timedelta:
-    if seconds is None:
+def _key_life(deadline: datetime | None) -> timedelta:
+    if deadline is None:
         return timedelta(days=KEY_DAYS)
-    return timedelta(seconds=seconds) + GRACE
+    return max(deadline - db_now(), timedelta()) + GRACE
 
 
 def _waiting_step(
@@ -198,7 +170,6 @@ def _child_run(
     run: Run,
     step: Step,
     offer: Offer,
-    tools: list[str] | None,
     deadline: datetime | None,
     actor: str,
 ) -> Run:
@@ -215,7 +186,7 @@ def _child_run(
             max_tool_calls=offer.constraints.max_tool_calls,
             max_tokens=offer.constraints.max_tokens,
             max_cost=offer.constraints.max_cost,
-            tool_allowlist=tools,
+            tool_allowlist=offer.constraints.tool_allowlist,
             deadline_at=deadline,
             parent_run_id=run.id,
             parent_step_id=step.id,
@@ -239,6 +210,7 @@ def _offered(handoff: Handoff, offer: Offer) -> dict[str, Any]:
         "task": offer.task,
         "context": offer.context,
         "constraints": asdict(offer.constraints),
+        "on_failure": offer.on_failure,
     }
 
 
@@ -366,62 +338,26 @@ def decline_handoff(
     if handoff.status == E.DECLINED:
         return handoff
     _check_open(handoff)
-    _give_up(handoff, E.DECLINED, reason, actor)
+    give_up(handoff, E.DECLINED, reason, actor)
     return handoff
 
 
-def settle_handoff(project_id: UUID, handoff_id: UUID) -> Handoff:
-    """End a handoff whose time is up, or whose run has ended without a result."""
-    with transaction.atomic():
-        handoff = get_handoff(project_id, handoff_id, lock=True)
-        if not handoff.is_open:
-            return handoff
-        child = Run.objects.filter(
-            project_id=project_id, id=handoff.child_run_id
-        ).first()
-        if handoff.expires_at is not None and handoff.expires_at <= db_now():
-            _give_up(handoff, E.EXPIRED, "no result came in time", "system")
-        elif child is None or child.state in (RunState.CANCELLED, RunState.CANCELLING):
-            _give_up(handoff, E.CANCELLED, "its run was cancelled", "system")
-        elif child.has_ended:
-            reason = child.reason or "its run ended without a result"
-            _give_up(handoff, E.FAILED, reason, "system")
-        return handoff
+def give_up(handoff: Handoff, status: HandoffStatus, reason: str, actor: str) -> None:
+    """End it without a result, and stop the taking run.
 
-
-def settle_handoffs(project_id: UUID | None = None) -> int:
-    """Settle all that is due; return how many. Any process may do so, at any time."""
-    ended = Run.objects.filter(state__in=ENDED_CHILD).values("id")
-    due = Handoff.objects.filter(
-        Q(expires_at__lte=Now()) | Q(child_run_id__in=ended),
-        status__in=(E.OFFERED, E.ACCEPTED),
-    )
-    if project_id is not None:
-        due = due.filter(project_id=project_id)
-    found = list(due.order_by("id").values_list("project_id", "id")[:SWEPT])
-    return sum(not settle_handoff(*each).is_open for each in found)
-
-
-ENDED_CHILD = (
-    RunState.FAILED,
-    RunState.CANCELLED,
-    RunState.CANCELLING,
-    RunState.SUCCEEDED,
-)
-
-
-def _give_up(handoff: Handoff, status: HandoffStatus, reason: str, actor: str) -> None:
-    """End it without a result, fail the step that waits, and stop the taking run."""
+    The step that waits fails, or is skipped if the offer says so.
+    """
     error = {"code": f"handoff_{status.value}", "message": reason}
+    skips = words_of(handoff, handoff.offered_seq).get("on_failure") == "skip"
     with suppress(WrongState):
         move_step(
             handoff.project_id,
             handoff.step_id,
-            "give_up",
+            "skip" if skips else "give_up",
             actor=actor,
-            reason=reason,
+            reason=error["code"] if skips else reason,
             value=error,
-            has_value=True,
+            has_value=not skips,
         )
     _end(handoff, status, actor, {"reason": reason})
     if handoff.key_id is not None:
@@ -443,33 +379,3 @@ def _end(
     handoff.status = status
     handoff.ended_seq = _append(handoff, status.value, actor, told)
     handoff.save(update_fields=["status", "ended_seq"])
-
-
-def run_tree(project_id: UUID, run: Run) -> dict[str, Any]:
-    """Return a run with the runs below it, each with its state and budget."""
-    root = run.root_run_id or run.id
-    below = Run.objects.filter(project_id=project_id, root_run_id=root).order_by("id")
-    children: dict[UUID | None, list[Run]] = {}
-    for each in below:
-        children.setdefault(each.parent_run_id, []).append(each)
-    return _branch(run, children)
-
-
-def _branch(run: Run, children: dict[UUID | None, list[Run]]) -> dict[str, Any]:
-    return {
-        "run": str(run.id),
-        "session": str(run.session_id),
-        "agent": run.agent,
-        "state": run.state,
-        "reason": run.reason,
-        "budget": {
-            "max_tool_calls": run.max_tool_calls,
-            "tool_calls": run.tool_calls,
-            "max_tokens": run.max_tokens,
-            "tokens": run.tokens,
-            "max_cost": run.max_cost,
-            "cost": run.cost,
-            "deadline": iso(run.deadline_at),
-        },
-        "children": [_branch(child, children) for child in children.get(run.id, [])],
-    }

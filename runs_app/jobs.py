@@ -4,7 +4,7 @@ import logging
 
 from procrastinate.contrib.django import app
 
-from runs_app.handoffs import settle_handoffs
+from runs_app.settling import cancel_orphans, settle_handoffs
 from runs_app.sweeps import sweep
 from runs_app.working_memory import expire_ended_runs
 from sessions_app.errors import WorkingMemoryUnavailable
@@ -36,9 +36,12 @@ def sweep_runs(timestamp: int) -> None:
     pass_context=False,
 )
 def settle_ended_handoffs(timestamp: int) -> None:
-    """Every ten seconds: handoffs whose time is up or whose run has ended."""
+    """Every ten seconds: handoffs whose time is up or whose run has ended on either
+    side, and what runs below a failed run."""
     if settled := settle_handoffs():
         logger.info("handoffs settled", extra={"handoffs": settled})
+    if cancelled := cancel_orphans():
+        logger.info("child runs of failed runs cancelled", extra={"runs": cancelled})
 
 
 @app.periodic(cron="* * * * *")

@@ -21,6 +21,7 @@ from agentstate.ids import new_id
 from runs_app.querysets import RunQuerySet, StepQuerySet
 from runs_app.states import (
     RUN_ENDED,
+    RUN_OPEN,
     STEP_ENDED,
     Effect,
     RunState,
@@ -131,6 +132,11 @@ class Run(models.Model):
                 fields=["project", "parent_run_id", "id"],
                 name="run_parent",
                 condition=Q(parent_run_id__isnull=False),
+            ),
+            models.Index(
+                fields=["project", "parent_run_id"],
+                name="run_open_child",
+                condition=Q(parent_run_id__isnull=False) & Q(state__in=RUN_OPEN),
             ),
             GinIndex(
                 fields=["labels"], name="run_labels", opclasses=["jsonb_path_ops"]

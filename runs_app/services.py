@@ -388,12 +388,16 @@ def cancel_run(
     return state
 
 
-def cancel_children(project_id: UUID, run_id: UUID) -> None:
+def cancel_children(
+    project_id: UUID, run_id: UUID, *, reason: str = "its parent was cancelled"
+) -> None:
     """Cancel the child runs of a run, each in a transaction of its own."""
-    children = Run.objects.filter(project_id=project_id, parent_run_id=run_id).active()
+    children = Run.objects.open_children().filter(
+        project_id=project_id, parent_run_id=run_id
+    )
     for child_id in list(children.values_list("id", flat=True)):
         try:
-            cancel_run(project_id, child_id, reason="its parent was cancelled")
+            cancel_run(project_id, child_id, reason=reason)
         except WrongState:
             continue  # it has ended meanwhile
 

@@ -1,7 +1,7 @@
 """What workers call: claim, heartbeat, complete, fail, release. One round trip each."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.conf import settings
-from django.db import connection
+from django.db import connection, transaction
 
 from agentstate import codec
 from agentstate.errors import FieldError
 from runs_app.calls import call_function, follow_up
-from runs_app.services import result_hash
+from runs_app.services import cancel_children, result_hash
+from runs_app.settling import settle_handoffs_of
+from runs_app.states import RunState
 from runs_app.sweeps import free_work
 
 BUSY_TRIES = 5
@@ -147,9 +149,20 @@ def end_attempts(
         ],
     )
     follow_up(reach.project_id, parents, limits)
-    return [
+    ended = [
         Ended(*item) for item in zip(outcomes, states, runs, run_states, strict=True)
     ]
+    failed = {e.run_id for e in ended if e.run_state == RunState.FAILED and e.run_id}
+    if failed:
+        transaction.on_commit(lambda: _end_below(reach.project_id, failed))
+    return ended
+
+
+def _end_below(project_id: UUID, run_ids: Collection[UUID]) -> None:
+    """Stop what runs below runs that have failed; the sweep does the same."""
+    for run_id in run_ids:
+        settle_handoffs_of(project_id, run_id)
+        cancel_children(project_id, run_id, reason="its parent has failed")
 
 
 class Beat(NamedTuple):

@@ -13,7 +13,7 @@ from access_app.api.views import ApiRequest
 from access_app.idempotency import IdempotencyRequest
 from access_app.keys import KeyText, hash_secret
 from access_app.models import ApiKey
-from access_app.scopes import MEMORY_READ, RUNS_READ, RUNS_WORK
+from access_app.scopes import MEMORY_READ, MEMORY_WRITE, RUNS_READ, RUNS_WORK
 from agentstate import codec
 from agentstate.api.pagination import page_response, paginate
 from agentstate.api.params import PageParams, read_params
@@ -32,20 +32,20 @@ from context_app.bundle import (
 )
 from context_app.tokens import configured_counter
 from runs_app.api.base import RUN_ID, RunCallView
+from runs_app.constraints import Constraints
 from runs_app.errors import HandoffNotFound
 from runs_app.handoffs import (
-    Constraints,
     Offer,
     accept_handoff,
     complete_handoff,
     decline_handoff,
     get_handoff,
     offer_handoff,
-    run_tree,
-    settle_handoff,
     words_of,
 )
 from runs_app.models import Handoff, HandoffStatus
+from runs_app.settling import settle_handoff
+from runs_app.tree import run_tree
 from sessions_app import event_types as types
 from sessions_app.api.serializers import BIGINT_MAX, NAME_MAX
 from sessions_app.append import NewEvent, append_events
@@ -104,7 +104,13 @@ class ConstraintsIn(StrictSerializer):
     timeout_s = serializers.FloatField(
         min_value=0.001, max_value=31_536_000, required=False
     )
-    tool_allowlist = name_list(required=False)
+    tool_allowlist = name_list(
+        required=False, help_text="The key may call and claim no other tools."
+    )
+    may_remember = serializers.BooleanField(
+        required=False,
+        help_text="The key may write facts about the session's subject; it reads none.",
+    )
 
 
 class HandoffIn(StrictSerializer):
@@ -112,6 +118,13 @@ class HandoffIn(StrictSerializer):
     task = StringField(max_length=TASK_MAX)
     context = CarriedIn(required=False)  # type: ignore[assignment]
     constraints = ConstraintsIn(required=False)
+    on_failure = serializers.ChoiceField(
+        choices=["fail", "skip"],
+        required=False,
+        default="fail",
+        help_text="When nothing comes of it, the step that waits fails, and with it "
+        "the run; or it is skipped, and the run goes on.",
+    )
 
 
 class HandoffOut(serializers.Serializer[Any]):
@@ -126,6 +139,7 @@ class HandoffOut(serializers.Serializer[Any]):
     child_session = serializers.UUIDField()
     child_run = serializers.UUIDField()
     constraints = JSONObjectField()
+    on_failure = serializers.CharField()
     accepted_by = serializers.CharField(allow_null=True)
     expires_at = serializers.DateTimeField(allow_null=True)
     created_at = serializers.DateTimeField()
@@ -186,6 +200,7 @@ EXAMPLE = {
     "child_session": "0199b2a0-9d03-7e88-8b7c-5d6e7f8091a2",
     "child_run": "0199b2a0-9d04-7f99-9c8d-6e7f8091a2b3",
     "constraints": {"max_tool_calls": 5},
+    "on_failure": "fail",
     "accepted_by": None,
     "expires_at": None,
     "created_at": "2026-01-15T09:30:00.000000Z",
@@ -243,7 +258,10 @@ class RunHandoffsView(RunCallView):
             body["task"],
             context,
             Constraints(**body.get("constraints", {})),
+            body["on_failure"],
         )
+        if offer.constraints.may_remember:
+            self.caller.require_scope(MEMORY_WRITE)
         offered = offer_handoff(
             run.project_id,
             run.id,
@@ -480,8 +498,9 @@ def handoff_json(handoff: Handoff) -> dict[str, Any]:
         "constraints": {
             name: value
             for name, value in (offered.get("constraints") or {}).items()
-            if value is not None
+            if value is not None and value is not False
         },
+        "on_failure": offered.get("on_failure", "fail"),
         "accepted_by": handoff.accepted_by or None,
         "expires_at": iso(handoff.expires_at),
         "created_at": iso(handoff.created_at),

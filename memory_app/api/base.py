@@ -26,6 +26,7 @@ FACT_EXAMPLE = {
     "source": {
         "kind": "user",
         "session": "0199b2a0-8a10-7d12-8f6e-5d1c0a9b7e42",
+        "agent": "support",
         "seqs": [4],
     },
     "seen_count": 1,
@@ -51,10 +52,13 @@ class MemoryView(ApiView):
     """A call on memory. A key bound to a subject never reaches beyond it."""
 
     scopes: ClassVar[dict[str, str]] = {"GET": MEMORY_READ, "POST": MEMORY_WRITE}
+    # Methods that a key bound to one session may use: none of them reads memory.
+    for_session_keys: ClassVar[frozenset[str]] = frozenset()
 
     def initial(self, request: ApiRequest, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
         super().initial(request, *args, **kwargs)
-        if self.caller.session_id is not None:
+        is_session_key = self.caller.session_id is not None
+        if is_session_key and request.method not in self.for_session_keys:
             raise MissingScope(
                 MEMORY_READ, "This key is bound to one session and sees no memory."
             )
@@ -111,22 +115,26 @@ def read_expected(request: ApiRequest, body: dict[str, Any]) -> int | None:
     return if_match if isinstance(if_match, int) else named
 
 
-def stored_session(project_id: UUID, named: str, subject: str | None) -> str:
-    """Return the id of the session that is meant by id or key, or the name itself.
+def stored_session(
+    project_id: UUID, named: str, subject: str | None
+) -> tuple[str, str]:
+    """Return the id of the session that is meant by id or key, and its agent.
 
-    Something that looks like an id must be a session of this project (and of the
-    subject that the key is bound to): a fact is not to point at what is not there.
+    Of a name that no session has, the name itself. Something that looks like an id must
+    be a session of this project (and of the subject that the key is bound to): a fact
+    is not to point at what is not there.
     """
     if not named:
-        return ""
+        return "", ""
     sessions = Session.objects.in_project(project_id).visible_to(subject, None)
     try:
         wanted = UUID(named)
     except ValueError:
-        found = sessions.filter(key=named).values_list("id", flat=True).first()
-        return str(found) if found else named
-    if not sessions.filter(id=wanted).exists():
+        found = sessions.filter(key=named).values_list("id", "agent").first()
+        return (str(found[0]), found[1]) if found else (named, "")
+    agent = sessions.filter(id=wanted).values_list("agent", flat=True).first()
+    if agent is None:
         raise FieldError(
             "source.session", "session_not_found", "there is no such session here"
         )
-    return str(wanted)
+    return str(wanted), agent

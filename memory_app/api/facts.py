@@ -8,11 +8,13 @@ from rest_framework.response import Response
 
 from access_app.api.docs import documented, page
 from access_app.api.views import ApiRequest
+from access_app.errors import MissingScope
 from access_app.scopes import MEMORY_READ, MEMORY_WRITE
 from agentstate.api.etags import etag
 from agentstate.api.pagination import page_response, paginate
 from agentstate.api.params import PageParams, read_params
 from agentstate.api.serializers import read_as
+from agentstate.errors import FieldError
 from memory_app import services
 from memory_app.api.base import (
     FACT_EXAMPLE,
@@ -34,9 +36,11 @@ from memory_app.api.serializers import (
     new_fact,
 )
 from memory_app.bulk import Change, change_all
-from memory_app.models import Fact, FactRevision
+from memory_app.models import Fact, FactRevision, SourceKind
 from memory_app.services import NewFact, get_fact
 from memory_app.shown import fact_json, remembered_json, revision_json, source_json
+from sessions_app.models import Session
+from sessions_app.services import get_session
 
 IF_MATCH = OpenApiParameter(
     "If-Match",
@@ -57,6 +61,8 @@ REVISION_EXAMPLE = {
 
 
 class FactListView(MemoryView):
+    for_session_keys = frozenset({"POST"})
+
     @documented(
         "list_facts",
         "List facts, newest first",
@@ -93,13 +99,20 @@ class FactListView(MemoryView):
         },
         response_example=FACT_EXAMPLE | {"outcome": "created", "superseded": None},
         description="What is known already is counted once more and answered with 200. "
-        'With `facts`, all or none, answered as `{"items": […]}`.',
+        'With `facts`, all or none, answered as `{"items": […]}`. A key bound to one '
+        "session writes as its agent, and is answered with `id`, `subject`, `fact`, "
+        "`source` and the outcome `remembered` alone.",
         tags=TAGS,
     )
     def post(self, request: ApiRequest) -> Response:
         body = read_as(RememberIn, request)
-        subject = self.reach(body.get("subject"))
         given = body.get("facts", [body])
+        if self.caller.session_id is not None:
+            session = self.own_session(self.caller.session_id, body.get("subject"))
+            items = self.remember_unseen(session, body.get("source", {}), given)
+            told = {"items": items} if "facts" in body else items[0]
+            return Response(told, status=201)
+        subject = self.reach(body.get("subject"))
         facts = self.new_facts(subject, body.get("source", {}), given)
         results = services.remember_all(
             self.caller.project_id, facts, actor=self.caller.actor
@@ -114,10 +127,58 @@ class FactListView(MemoryView):
             headers={"ETag": etag(results[0].fact.version)},
         )
 
+    def own_session(self, session_id: UUID, subject: str | None) -> Session:
+        """The session that the key is bound to. Raises FieldError, MissingScope."""
+        session = get_session(self.caller.project_id, session_id)
+        if not session.subject:
+            raise FieldError("subject", "required", "the session is about nobody")
+        if subject not in (None, session.subject):
+            raise MissingScope(MEMORY_WRITE, "This key is bound to another subject.")
+        return session
+
+    def remember_unseen(
+        self, session: Session, source: dict[str, Any], given: list[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """Remember what an agent found in its own session, and tell it nothing else.
+
+        What was known before, a key that sees no memory is not told.
+        """
+        facts = []
+        for at, each in enumerate(given):
+            told = {"kind": SourceKind.AGENT} | source | each.get("source", {})
+            path = f"facts[{at}]." if len(given) > 1 else ""
+            check_own_source(session, told, each, path)
+            facts.append(
+                new_fact(
+                    session.subject,
+                    {**each, "source": told},
+                    str(session.pk),
+                    session.agent,
+                )
+            )
+        results = services.remember_all(
+            self.caller.project_id, facts, actor=self.caller.actor
+        )
+        return [
+            {
+                "id": str(result.fact.id),
+                "subject": session.subject,
+                "fact": fact.fact,
+                "source": {
+                    "kind": fact.source_kind,
+                    "session": fact.session,
+                    "agent": fact.agent,
+                    "seqs": list(fact.seqs),
+                },
+                "outcome": "remembered",
+            }
+            for result, fact in zip(results, facts, strict=True)
+        ]
+
     def new_facts(
         self, subject: str, source: dict[str, Any], given: list[dict[str, Any]]
     ) -> list[NewFact]:
-        sessions: dict[str, str] = {}
+        sessions: dict[str, tuple[str, str]] = {}
         facts = []
         for each in given:
             each = {**each, "source": source | each.get("source", {})}
@@ -126,8 +187,22 @@ class FactListView(MemoryView):
                 sessions[named] = stored_session(
                     self.caller.project_id, named, self.caller.subject
                 )
-            facts.append(new_fact(subject, each, sessions[named]))
+            facts.append(new_fact(subject, each, *sessions[named]))
         return facts
+
+
+def check_own_source(
+    session: Session, source: dict[str, Any], fact: dict[str, Any], path: str
+) -> None:
+    """Raise FieldError for what a key bound to a session may not say of a fact."""
+    if source.get("session", "") not in ("", str(session.pk)):
+        raise FieldError(
+            f"{path}source.session", "session_not_found", "this key sees one session"
+        )
+    if source["kind"] == SourceKind.STAFF:
+        raise FieldError(f"{path}source.kind", "not_allowed", "an agent is not staff")
+    if fact.get("pinned"):
+        raise FieldError(f"{path}pinned", "not_allowed", "this key may pin nothing")
 
 
 class FactView(MemoryView):

@@ -133,14 +133,18 @@ FACT_FIELDS = (
 )
 
 
-def new_fact(subject: str, given: dict[str, Any], session: str) -> NewFact:
-    """Return the fact that a body describes. `session` is as it is stored."""
+def new_fact(
+    subject: str, given: dict[str, Any], session: str, agent: str = ""
+) -> NewFact:
+    """Return the fact that a body describes. `session` is as it is stored, `agent` the
+    agent that talked there."""
     source = given.get("source", {})
     fields = {name: given[name] for name in FACT_FIELDS if name in given}
     return NewFact(
         subject=subject,
         source_kind=source.get("kind", SourceKind.USER),
         session=session,
+        agent=agent,
         seqs=tuple(source.get("seqs", ())),
         said_at=source.get("said_at"),
         **fields,
@@ -194,6 +198,7 @@ class FactChangesIn(StrictSerializer):
 class SourceOut(serializers.Serializer[Any]):
     kind = serializers.CharField()
     session = serializers.CharField(allow_null=True)
+    agent = serializers.CharField(help_text="That talked in this session.")
     seqs = serializers.ListField(child=serializers.IntegerField())
 
 

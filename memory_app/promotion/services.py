@@ -151,6 +151,7 @@ def _apply(
             kind=candidate.kind,
             source_kind=candidate.source_kind,
             session=str(session.id),
+            agent=session.agent,
             seqs=candidate.seqs,
             confidence=candidate.confidence,
             said_at=max(times[seq] for seq in candidate.seqs),

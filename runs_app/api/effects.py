@@ -18,6 +18,7 @@ from runs_app.effects import (
     NEW,
     begin_effect,
     complete_effect,
+    find_effect,
     get_effect,
 )
 from runs_app.errors import EffectNotFound
@@ -87,6 +88,8 @@ class BeginEffectView(EffectCallView):
         body = read_as(BeginEffectIn, request)
         result_text("request", body.get("request"))
         step = self.load_step(body["step"])
+        if (known := find_effect(self.caller.project_id, key)) is not None:
+            self.check_seen(known)
         begun = begin_effect(
             self.caller.project_id,
             key,

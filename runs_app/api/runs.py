@@ -152,6 +152,8 @@ class RunListView(RunCallView):
     )
     def post(self, request: ApiRequest) -> Response:
         body = read_as(CreateRunIn, request)
+        self.caller.check_makes_runs()
+        self.check_parent(body.get("parent_run"))
         run, is_new = services.create_run(
             self.caller.project_id,
             self.session_of(body),
@@ -165,6 +167,13 @@ class RunListView(RunCallView):
             status=201 if is_new else 200,
             headers={"ETag": etag(run.plan_version)},
         )
+
+    def check_parent(self, run_id: UUID | None) -> None:
+        """Raise FieldError for a parent run outside a bound key's reach."""
+        if run_id is None or not self.caller.is_bound:
+            return
+        if not self.runs().filter(id=run_id).exists():
+            raise FieldError("parent_run", "not_found", "there is no such run")
 
     def session_of(self, body: dict[str, Any]) -> UUID:
         """The session named in the body, made if it is named by its key."""
@@ -452,6 +461,7 @@ class AgainView(RunCallView):
     )
     def post(self, request: ApiRequest, run_id: UUID) -> Response:
         self.check_run(run_id)
+        self.caller.check_makes_runs()
         body = read_as(AgainIn, request)
         run = run_again(
             self.caller.project_id,

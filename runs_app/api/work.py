@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -22,7 +23,7 @@ from access_app.refusals import note_refusal
 from access_app.scopes import RUNS_WORK
 from agentstate import codec
 from agentstate.api.serializers import JSONValueField, StrictSerializer
-from agentstate.codec import RawJSON
+from agentstate.codec import RawJSON, json_path
 from agentstate.errors import AppError
 from runs_app.api.base import RUN_ID, SESSION_ID, STEP_ID, RunCallView
 from runs_app.plans import Reader
@@ -272,6 +273,18 @@ turnstile = Turnstile()
 class WorkView(RunCallView):
     scopes: ClassVar[dict[str, str]] = {"POST": RUNS_WORK}
 
+    def read_claim(
+        self, body: Any, path: tuple[str | int, ...] = ()
+    ) -> tuple[Wanted, float]:
+        """As the function, within the tools of the key. Raises ToolNotAllowed."""
+        wanted, wait_s = read_claim(body, path)
+        allowed = self.caller.tool_allowlist
+        if allowed is None:
+            return wanted, wait_s
+        for at, tool in enumerate(wanted.tools or ()):
+            self.caller.check_tool(tool, json_path((*path, "tools", at)))
+        return replace(wanted, tools=wanted.tools or sorted(allowed)), wait_s
+
 
 class ClaimView(WorkView):
     @documented(
@@ -286,7 +299,7 @@ class ClaimView(WorkView):
         tags=["work"],
     )
     def post(self, request: ApiRequest) -> Response:
-        wanted, wait_s = read_claim(request.data)
+        wanted, wait_s = self.read_claim(request.data)
         if request.idempotency is not None:
             wait_s = 0.0
         if wait_s and request._request.META.get(WAITER_ENVIRON):
@@ -520,7 +533,7 @@ class CompleteView(EndView):
     def post(self, request: ApiRequest) -> Response:
         following = None
         if isinstance(request.data, dict) and request.data.get("claim_next"):
-            following, _ = read_claim(request.data["claim_next"], ("claim_next",))
+            following, _ = self.read_claim(request.data["claim_next"], ("claim_next",))
         items, _ = self.end(request.data, read_completion)
         shown: dict[str, Any] = {"items": items}
         if following is not None:

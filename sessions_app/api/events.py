@@ -10,6 +10,7 @@ from rest_framework.serializers import ValidationError
 
 from access_app.api.docs import documented, page
 from access_app.api.views import ApiRequest
+from access_app.callers import Caller
 from agentstate.api.errors import flat_errors
 from agentstate.api.pagination import decode_cursor, encode_cursor
 from agentstate.api.params import read_params
@@ -25,7 +26,7 @@ from sessions_app.api.serializers import (
     EventOut,
 )
 from sessions_app.append import AppendResult, NewEvent, append_events
-from sessions_app.event_types import check_event
+from sessions_app.event_types import TOOL_CALL, check_event
 from sessions_app.log import LogPage, event_json, read_log
 from sessions_app.models import Session
 
@@ -109,6 +110,8 @@ class EventListView(SessionCallView):
     )
     def post(self, request: ApiRequest, session_id: UUID) -> Response:
         events, expected_seq = read_append(request.data)
+        if self.caller.tool_allowlist is not None:
+            check_tools(self.caller, events)
         result = append_events(
             self.caller.project_id,
             session_id,
@@ -223,6 +226,14 @@ def _read_expected_seq(value: Any) -> int | None:
     if not 0 <= value <= BIGINT_MAX:
         raise FieldError("expected_seq", "out_of_range", "must not be negative")
     return value
+
+
+def check_tools(caller: Caller, events: list[NewEvent]) -> None:
+    """Raise ToolNotAllowed for a call of a tool that the key may not use."""
+    for index, event in enumerate(events):
+        if event.type == TOOL_CALL:
+            name = str(event.payload.get("name") or "")
+            caller.check_tool(name, f"events[{index}].payload.name")
 
 
 def _check_ids_differ(events: list[NewEvent]) -> None:

@@ -48,7 +48,8 @@ def test_pr_01_a_short_session_is_promoted_when_it_ends(api):
     assert done["status"] == "done" and done["result"]["counts"] == {"created": 1}
     [fact] = facts(api)
     assert fact["fact"] == "Prefers to be called Lex"
-    assert fact["source"] == {"kind": "user", "session": session, "seqs": [seq]}
+    source = {"kind": "user", "session": session, "agent": "", "seqs": [seq]}
+    assert fact["source"] == source
     assert len(promotions(api, session)) == 1
     events = api.get(f"/api/v1/sessions/{session}/events").json["items"]
     assert events[-1]["type"] == "memory.promoted"

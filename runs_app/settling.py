@@ -1,0 +1,97 @@
+"""Ends handoffs that nobody else ends: time is up, or a run on either side is over."""
+
+from contextlib import suppress
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef, Q, QuerySet
+
+from agentstate.clock import Now, db_now
+from runs_app.errors import WrongState
+from runs_app.handoffs import get_handoff, give_up
+from runs_app.models import Handoff, HandoffStatus, Run, Step
+from runs_app.services import cancel_run
+from runs_app.states import STEP_ENDED, RunState
+
+SWEPT = 200  # handoffs that one sweep looks at
+
+E, R = HandoffStatus, RunState
+OVER = (R.FAILED, R.CANCELLED, R.CANCELLING, R.SUCCEEDED)
+_same_project = Q(project_id=OuterRef("project_id"))
+
+
+def settle_handoff(project_id: UUID, handoff_id: UUID) -> Handoff:
+    """End a handoff whose time is up, or whose run has ended on either side."""
+    with transaction.atomic():
+        handoff = get_handoff(project_id, handoff_id, lock=True)
+        if handoff.is_open and (end := _end_of(handoff)) is not None:
+            give_up(handoff, *end, "system")
+        return handoff
+
+
+def _end_of(handoff: Handoff) -> tuple[HandoffStatus, str] | None:
+    """How an open handoff is to end, and why; None while it may go on."""
+    if handoff.expires_at is not None and handoff.expires_at <= db_now():
+        return E.EXPIRED, "no result came in time"
+    if not _waiting_step(handoff).exists():
+        return E.CANCELLED, "the run that handed it over does not wait for it any more"
+    child = Run.objects.filter(
+        project_id=handoff.project_id, id=handoff.child_run_id
+    ).first()
+    if child is None or child.state in (R.CANCELLED, R.CANCELLING):
+        return E.CANCELLED, "its run was cancelled"
+    if child.has_ended:
+        return E.FAILED, child.reason or "its run ended without a result"
+    return None
+
+
+def _waiting_step(handoff: Handoff) -> QuerySet[Step]:
+    steps = Step.objects.filter(project_id=handoff.project_id, id=handoff.step_id)
+    return steps.exclude(state__in=STEP_ENDED)
+
+
+def settle_handoffs(project_id: UUID | None = None) -> int:
+    """Settle all that is due; return how many. Any process may do so, at any time."""
+    due = Handoff.objects.filter(
+        Q(expires_at__lte=Now())
+        | Exists(
+            Run.objects.filter(
+                _same_project, id=OuterRef("child_run_id"), state__in=OVER
+            )
+        )
+        | Exists(
+            Step.objects.filter(
+                _same_project, id=OuterRef("step_id"), state__in=STEP_ENDED
+            )
+        ),
+        status__in=(E.OFFERED, E.ACCEPTED),
+    )
+    if project_id is not None:
+        due = due.filter(project_id=project_id)
+    found = list(due.order_by("id").values_list("project_id", "id")[:SWEPT])
+    return sum(not settle_handoff(*each).is_open for each in found)
+
+
+def settle_handoffs_of(project_id: UUID, run_id: UUID) -> None:
+    """Settle those that a run has given: it has failed, or its plan has changed."""
+    given = Handoff.objects.filter(
+        project_id=project_id, run_id=run_id, status__in=(E.OFFERED, E.ACCEPTED)
+    )
+    for handoff_id in list(given.values_list("id", flat=True)):
+        settle_handoff(project_id, handoff_id)
+
+
+def cancel_orphans(project_id: UUID | None = None) -> int:
+    """Cancel what runs below a run that has failed; return how many."""
+    parents = Run.objects.filter(
+        _same_project, id=OuterRef("parent_run_id"), state=R.FAILED
+    )
+    found = Run.objects.open_children().filter(Exists(parents))
+    if project_id is not None:
+        found = found.filter(project_id=project_id)
+    found = found.exclude(state=R.CANCELLING)
+    orphans = list(found.order_by("id").values_list("project_id", "id")[:SWEPT])
+    for project, run_id in orphans:
+        with suppress(WrongState):
+            cancel_run(project, run_id, reason="its parent has ended")
+    return len(orphans)
