@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('access_app', '0003_idempotency_functions'),
+        ('access_app', '0004_single_sign_on_and_saved_views'),
     ]
 
     operations = [
