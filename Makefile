@@ -14,7 +14,7 @@ run: setup
 
 test: setup-dev
 	@scripts/chromium
-	@$(PYTEST) -n 2
+	@$(PYTEST) -n 2 --dist worksteal
 
 lint: setup-dev
 	@$(PYTHON) -m ruff check

@@ -11,6 +11,7 @@ from django.core.management import call_command
 from django.db import connection
 from django.test import Client
 
+from tests import services
 from tests.server import Server
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,6 +23,9 @@ def database(django_db_blocker: Any) -> Iterator[None]:
     settings.STATIC_ROOT.mkdir(exist_ok=True)
     with django_db_blocker.unblock():
         call_command("migrate", verbosity=0, interactive=False)
+        connection.close()
+        connection.close_pool()  # what is copied may not be in use
+        services.keep_schema()
         yield
 
 

@@ -10,6 +10,8 @@ from psycopg import sql
 
 from agentstate.embedded import APP_ROLE, EmbeddedServices, add_extensions
 
+SCHEMA = "schema"
+
 _running: EmbeddedServices | None = None
 
 
@@ -35,14 +37,29 @@ def stop() -> None:
 
 def make_database(name: str) -> None:
     """Make a database for the tests and point the environment at it."""
+    os.environ["DATABASE_URL"] = another_database(name)
+
+
+def another_database(name: str, template: str = "template1") -> str:
+    """Make a database, with the extensions and nothing else, and return its address."""
     with psycopg.connect(admin_url(), autocommit=True) as connection:
         connection.execute(
-            sql.SQL("CREATE DATABASE {} OWNER {}").format(
-                sql.Identifier(name), sql.Identifier(APP_ROLE)
+            sql.SQL("CREATE DATABASE {} OWNER {} TEMPLATE {}").format(
+                *map(sql.Identifier, (name, APP_ROLE, template))
             )
         )
     add_extensions(admin_url(name))
-    os.environ["DATABASE_URL"] = _with_path(os.environ["DATABASE_URL"], name)
+    return _with_path(os.environ["DATABASE_URL"], name)
+
+
+def keep_schema() -> None:
+    """Keep the database as it is now, migrated and empty, for `migrated_database`."""
+    another_database(SCHEMA, os.environ["DATABASE_URL"].rsplit("/", 1)[1])
+
+
+def migrated_database(name: str) -> str:
+    """Make a database with our schema, without the cost of migrating it."""
+    return another_database(name, SCHEMA)
 
 
 def admin_url(database: str = "postgres") -> str:

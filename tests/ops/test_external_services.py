@@ -3,23 +3,13 @@
 import os
 
 import psycopg
-from psycopg import sql
 
-from agentstate.embedded import APP_ROLE, add_extensions
 from tests import services
 
 
 def test_an_external_postgres_replaces_the_embedded_one(supervise):
     name = f"external_{os.getpid()}"
-    with psycopg.connect(services.admin_url(), autocommit=True) as connection:
-        connection.execute(
-            sql.SQL("CREATE DATABASE {} OWNER {}").format(
-                sql.Identifier(name), sql.Identifier(APP_ROLE)
-            )
-        )
-    add_extensions(services.admin_url(name))
-    url = f"{os.environ['DATABASE_URL'].rsplit('/', 1)[0]}/{name}"
-
+    url = services.another_database(name)
     served = supervise(DATABASE_URL=url)
     served.start()
     with served.client(served.key) as http:

@@ -181,8 +181,8 @@ def test_au_01_the_owner_is_not_told_404(method, path):
         assert answer.status_code < 500, answer
 
 
-def test_au_01_lists_and_the_feed_hold_nothing_of_others(world):
-    victim, attacker = world
+def test_au_01_lists_and_the_feed_hold_nothing_of_others():
+    victim, attacker = Tenant(), Tenant()
     needles = [victim.session.id, victim.key, str(victim.project.id)]
     for method, path in operations():
         if method != "GET" or "{" in path:

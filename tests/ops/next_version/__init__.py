@@ -1,0 +1,1 @@
+"""An app that stands for the next version: it changes the largest table."""
