@@ -1,15 +1,19 @@
 """For operators: they see what is theirs, and change it through the services."""
 
 from typing import Any
+from uuid import UUID
 
+from django import forms
 from django.contrib import admin, messages
 from django.contrib.auth.models import User
 from django.db.models import Model, QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from unfold.admin import ModelAdmin  # type: ignore[import-untyped]
+from unfold.forms import ActionForm  # type: ignore[import-untyped]
 
 from access_app.models import ApiKey, AuditEntry, Member, Project
+from access_app.pages import read_reason
 from access_app.querysets import ApiKeyQuerySet
 from access_app.roles import Right, projects_where
 from access_app.services import (
@@ -33,15 +37,57 @@ def user_of(request: HttpRequest) -> User:
     return request.user
 
 
+class ReasonedActionForm(ActionForm):  # type: ignore[misc]
+    """What is to be done with the ticked rows, and why."""
+
+    reason = forms.CharField(
+        required=False,  # said by the action that misses it
+        max_length=1000,
+        label="",
+        widget=forms.TextInput(
+            attrs={
+                "placeholder": "Reason, kept in the audit log",
+                "aria-label": "Reason, kept in the audit log",
+                "class": "bg-white text-base text-gray-900 px-2 py-1 rounded-default",
+            }
+        ),
+    )
+
+
+def projects_with(request: HttpRequest, right: Right) -> list[UUID]:
+    """`projects_where` for who asks, read once a request."""
+    known: dict[Right, list[UUID]] = request.__dict__.setdefault("projects_with", {})
+    if right not in known:
+        known[right] = projects_where(user_of(request), right)
+    return known[right]
+
+
 class ProjectScopedAdmin(ModelAdmin):  # type: ignore[misc]
     """Shows to staff the rows of their projects; owners may change them.
 
-    Django's permissions say which kinds of rows, membership says whose. What a service
-    refuses is shown as a message.
+    With a `right`, roles alone decide: who has it in some project sees the rows of that
+    project, whatever Django's permissions say. Without one those say which kinds of
+    rows, and membership whose. What a service refuses is shown as a message.
     """
 
     project_path = "project"  # from the row to its project
     right: Right | None = None  # that staff need in a project to see its rows
+    action_form = ReasonedActionForm
+
+    def has_right(self, request: HttpRequest, right: Right) -> bool:
+        return user_of(request).is_superuser or bool(projects_with(request, right))
+
+    def has_view_permission(
+        self, request: HttpRequest, obj: Model | None = None
+    ) -> bool:
+        if self.right is None:
+            return bool(super().has_view_permission(request, obj))
+        return self.has_right(request, self.right)
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        if self.right is None:
+            return bool(super().has_module_permission(request))
+        return self.has_right(request, self.right)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request)
@@ -49,7 +95,7 @@ class ProjectScopedAdmin(ModelAdmin):  # type: ignore[misc]
         if user.is_superuser:
             return rows
         if self.right is not None:
-            seen = projects_where(user, self.right)
+            seen = projects_with(request, self.right)
             return rows.filter(**{f"{self.project_path}__in": seen})
         visible = Project.objects.visible_to(user)
         return rows.filter(**{f"{self.project_path}__in": visible})
@@ -91,6 +137,12 @@ class ProjectScopedAdmin(ModelAdmin):  # type: ignore[misc]
     def delete_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         try:
             return super().delete_view(request, *args, **kwargs)
+        except AppError as exc:
+            return self.refused(request, exc)
+
+    def response_action(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().response_action(request, *args, **kwargs)
         except AppError as exc:
             return self.refused(request, exc)
 
@@ -201,8 +253,9 @@ class ApiKeyAdmin(ReadOnlyAdmin):
     @admin.action(description="Revoke selected keys", permissions=["revoke"])
     def revoke(self, request: HttpRequest, queryset: ApiKeyQuerySet) -> None:
         owned = self.owned(request).values("pk")
+        reason, actor = read_reason(request), actor_of(request)
         for key in queryset.filter(revoked_at=None, pk__in=owned):
-            revoke_key(key.project_id, key.pk, actor=actor_of(request))
+            revoke_key(key.project_id, key.pk, actor=actor, reason=reason)
             self.message_user(request, f"Revoked: {key}", messages.SUCCESS)
 
 

@@ -34,8 +34,11 @@ type Page[**P] = Callable[Concatenate[PageRequest, P], HttpResponseBase]
 type PlainView = Callable[..., HttpResponseBase]
 
 
-def project_page[**P](right: Right) -> Callable[[Page[P]], PlainView]:
-    """A page to look at, under /p/<slug>/. `request.visit` says who looks."""
+def project_page[**P](right: Right | None) -> Callable[[Page[P]], PlainView]:
+    """A page to look at, under /p/<slug>/. `request.visit` says who looks.
+
+    Without a right it is for every member.
+    """
 
     def decorate(view: Page[P]) -> PlainView:
         return never_cache(require_safe(_inside_project(view, right)))
@@ -60,13 +63,14 @@ def project_action[**P](right: Right) -> Callable[[Page[P]], PlainView]:
     return decorate
 
 
-def _inside_project(view: Page[Any], right: Right) -> PlainView:
+def _inside_project(view: Page[Any], right: Right | None) -> PlainView:
     @wraps(view)
     def enter(request: PageRequest, slug: str, **kwargs: Any) -> HttpResponseBase:
         if not request.user.is_authenticated:
             return to_sign_in(request)
         request.visit = find_visit(request.user, slug)
-        request.visit.require(right)
+        if right is not None:
+            request.visit.require(right)
         try:
             return view(request, **kwargs)
         except AppError as exc:

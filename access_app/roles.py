@@ -36,7 +36,7 @@ RIGHTS: dict[str, frozenset[Right]] = {
 def rights_of(role: str, project: Project) -> frozenset[Right]:
     rights = RIGHTS[role]
     if role == Role.VIEWER and project.settings.get(HIDE_FROM_VIEWERS) is True:
-        return rights - {Right.SEE_PAYLOADS}
+        return rights - {Right.SEE_PAYLOADS, Right.SEE_MEMORY}
     return rights
 
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from django.urls import reverse
 from django.utils import timezone
 
-from access_app.roles import Visit
+from access_app.roles import Right, Visit
 from agentstate.charts import BarChart, bar_chart
 from agentstate.clock import db_now
 from memory_app.models import Fact
@@ -106,7 +106,7 @@ def _figures(visit: Visit, now: datetime) -> "list[Figure]":
 
 def _needs(visit: Visit) -> "list[Figure]":
     facts = Fact.objects.in_project(visit.project.id).filter(status="proposed")
-    review = count_at_most(facts)
+    review = count_at_most(facts) if visit.may(Right.SEE_MEMORY) else 0
     waiting = runs.waiting_for_people(visit.project.id)
     inbox = reverse("runs:inbox", args=[visit.project.slug])
     memory = reverse("memory:memory", args=[visit.project.slug])

@@ -11,7 +11,7 @@ from agentstate.metrics import exposition
 from agentstate.overview import overview_of
 
 
-@project_page(Right.SEE_MEMORY)
+@project_page(None)
 def overview(request: PageRequest) -> HttpResponse:
     """The project's first page; memory for those who see nothing else of it."""
     if not request.visit.may(Right.SEE_SESSIONS):

@@ -8,15 +8,23 @@ from django.contrib import admin, messages
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 
-from access_app.admin import ProjectScopedAdmin, ReadOnlyAdmin, actor_of, user_of
-from access_app.models import Member
-from access_app.roles import RIGHTS, Right
+from access_app.admin import (
+    ProjectScopedAdmin,
+    ReadOnlyAdmin,
+    actor_of,
+    projects_with,
+    user_of,
+)
+from access_app.pages import read_reason
+from access_app.roles import Right
 from agentstate import codec
 from agentstate.errors import AppError
 from agentstate.uncounted import UncountedPaginator
 from memory_app.bulk import Change, change_all
 from memory_app.forgetting.services import forget_fact
+from memory_app.looks import note_export, note_look
 from memory_app.models import Fact, FactRevision, Promotion, Receipt
+from memory_app.provenance import sources_of
 from memory_app.services import correct
 from memory_app.spreadsheet import HEADER, csv_line, fact_cells
 
@@ -26,7 +34,7 @@ EDITED = ("fact", "key", "kind", "pinned", "expires_at", "note")
 class FactForm(forms.ModelForm):  # type: ignore[type-arg]
     """A correction. It names the version that was shown: later changes are kept."""
 
-    reason = forms.CharField(max_length=1000, required=False)
+    reason = forms.CharField(max_length=1000)
     expected_version = forms.IntegerField(widget=forms.HiddenInput)
 
     class Meta:
@@ -46,21 +54,28 @@ class MemoryAdmin(ProjectScopedAdmin):
     show_full_result_count = False
     list_per_page = 50
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return self._in_projects_with(request, self.right)
-
-    def _in_projects_with(self, request: HttpRequest, right: Right) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request)
-        user = user_of(request)
-        if user.is_superuser:
+    def in_projects_with(self, request: HttpRequest, right: Right) -> QuerySet[Any]:
+        rows = self.get_queryset(request)
+        if user_of(request).is_superuser:
             return rows
-        roles = [role for role, rights in RIGHTS.items() if right in rights]
-        members = Member.objects.filter(user=user, role__in=roles)
-        return rows.filter(project__in=members.values("project"))
+        return rows.filter(project__in=projects_with(request, right))
 
     def owned(self, request: HttpRequest) -> QuerySet[Any]:
         """The rows that the user may change: reviewing is a right of its own."""
-        return self._in_projects_with(request, Right.REVIEW)
+        return self.in_projects_with(request, Right.REVIEW)
+
+    def has_change_permission(
+        self, request: HttpRequest, obj: Model | None = None
+    ) -> bool:
+        if obj is None:
+            return self.has_right(request, Right.REVIEW)
+        return self.owned(request).filter(pk=obj.pk).exists()
+
+    def has_review_permission(self, request: HttpRequest) -> bool:
+        return self.has_right(request, Right.REVIEW)
+
+    def has_forget_permission(self, request: HttpRequest) -> bool:
+        return self.has_right(request, Right.FORGET)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -94,6 +109,7 @@ class FactAdmin(MemoryAdmin):
         "subject",
         "status",
         "source",
+        "words",
         "seen_count",
         "settled_by",
         "created_by",
@@ -104,6 +120,7 @@ class FactAdmin(MemoryAdmin):
         "subject",
         "status",
         "source",
+        "words",
         "seen_count",
         "settled_by",
         "created_by",
@@ -111,6 +128,32 @@ class FactAdmin(MemoryAdmin):
         "history",
     )
     actions = ("approve", "reject", "forget", "export_csv")
+
+    def changelist_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """Whose facts are listed is looked at, as on the pages."""
+        response = super().changelist_view(request, *args, **kwargs)
+        listed = getattr(response, "context_data", None) or {}
+        if "cl" in listed:
+            facts = listed["cl"].result_list
+            for project_id, subject in {(f.project_id, f.subject) for f in facts}:
+                note_look(project_id, subject, actor_of(request))
+        return response
+
+    def render_change_form(
+        self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        fact: Fact = kwargs["obj"]
+        note_look(fact.project_id, fact.subject, actor_of(request))
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    @admin.display(description="in these words")
+    def words(self, fact: Fact) -> str:
+        return "\n".join(
+            f"{said.event.created_at:%Y-%m-%d %H:%M} UTC, event {said.event.seq}:"
+            f" {said.event.summary.text}"
+            for source in sources_of([fact], most=10).get(fact.id, ())
+            for said in source.said
+        )
 
     @admin.display(description="said in")
     def source(self, fact: Fact) -> str:
@@ -144,21 +187,22 @@ class FactAdmin(MemoryAdmin):
         )
         obj.version = saved.version
 
-    @admin.action(description="Approve selected facts")
+    @admin.action(description="Approve selected facts", permissions=["review"])
     def approve(self, request: HttpRequest, queryset: QuerySet[Fact]) -> None:
         self._change(request, queryset, "approve")
 
-    @admin.action(description="Reject selected facts")
+    @admin.action(description="Reject selected facts", permissions=["review"])
     def reject(self, request: HttpRequest, queryset: QuerySet[Fact]) -> None:
         self._change(request, queryset, "reject")
 
     def _change(self, request: HttpRequest, queryset: QuerySet[Fact], op: str) -> None:
         """Change the selected facts, each at the version just read: all or none."""
         allowed = self.owned(request).filter(pk__in=queryset.values("pk"))
+        reason = read_reason(request)
         by_project: dict[Any, list[Change]] = {}
         for fact in allowed.only("project_id", "id", "version"):
             by_project.setdefault(fact.project_id, []).append(
-                Change(op, fact.id, fact.version, "in the admin")
+                Change(op, fact.id, fact.version, reason)
             )
         try:
             for project_id, changes in by_project.items():
@@ -169,22 +213,28 @@ class FactAdmin(MemoryAdmin):
         count = sum(map(len, by_project.values()))
         self.message_user(request, f"{count} facts: {op}", messages.SUCCESS)
 
-    @admin.action(description="Forget selected facts")
+    @admin.action(description="Forget selected facts", permissions=["forget"])
     def forget(self, request: HttpRequest, queryset: QuerySet[Fact]) -> None:
-        allowed = self._in_projects_with(request, Right.FORGET)
+        allowed = self.in_projects_with(request, Right.FORGET)
+        reason, actor = read_reason(request), actor_of(request)
         forgotten = 0
         for fact in allowed.filter(pk__in=queryset.values("pk")):
-            forget_fact(fact.project_id, fact.id, actor=actor_of(request))
+            forget_fact(fact.project_id, fact.id, actor=actor, reason=reason)
             forgotten += 1
         level = messages.SUCCESS if forgotten else messages.WARNING
         self.message_user(request, f"{forgotten} facts forgotten", level)
 
-    @admin.action(description="Export selected facts as CSV")
+    @admin.action(description="Export selected facts as CSV", permissions=["review"])
     def export_csv(
         self, request: HttpRequest, queryset: QuerySet[Fact]
     ) -> HttpResponse | StreamingHttpResponse:
+        facts = self.owned(request).filter(pk__in=queryset.values("pk"))
+        reason = read_reason(request)
+        about = facts.order_by().values_list("project_id", "subject").distinct()
+        for project_id, subject in about:
+            note_export(project_id, subject, "csv", actor_of(request), reason)
         return StreamingHttpResponse(
-            _csv_lines(queryset.order_by("id").defer("terms")),
+            _csv_lines(facts.order_by("id").defer("terms")),
             content_type="text/csv; charset=utf-8",
             headers={"Content-Disposition": 'attachment; filename="facts.csv"'},
         )

@@ -1,4 +1,4 @@
-"""Who looked at a person's memory: an entry of the audit log, once in a while."""
+"""Who looked at a person's memory, or took it along: entries of the audit log."""
 
 from datetime import timedelta
 from uuid import UUID
@@ -21,3 +21,17 @@ def note_look(project_id: UUID, subject: str, actor: str) -> None:
     )
     if not recent.exists():
         record_audit(project_id, actor, VIEWED, about)
+
+
+def note_export(
+    project_id: UUID, subject: str, form: str, actor: str, reason: str
+) -> None:
+    """Record that `actor` took along what is known of `subject`, as csv or json."""
+    record_audit(
+        project_id,
+        actor,
+        "subject.exported",
+        pseudonym(project_id, subject),
+        after={"format": form},
+        reason=reason,
+    )

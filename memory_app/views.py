@@ -16,13 +16,11 @@ from access_app.pages import (
     read_reason,
 )
 from access_app.roles import Right
-from access_app.services import record_audit
 from agentstate.api.pagination import paginate
 from agentstate.errors import FieldError
 from memory_app import services
 from memory_app.bulk import Change, change_all
 from memory_app.export import export_subject
-from memory_app.forgetting.log import pseudonym
 from memory_app.forgetting.services import (
     EVERYWHERE,
     FACT,
@@ -31,7 +29,7 @@ from memory_app.forgetting.services import (
     forget_subject,
 )
 from memory_app.forms import MemoryFilters, SubjectFilters
-from memory_app.looks import note_look
+from memory_app.looks import note_export, note_look
 from memory_app.models import Fact, FactRevision, Receipt, Status, Subject
 from memory_app.provenance import sources_of
 from memory_app.spreadsheet import facts_as_csv
@@ -240,20 +238,13 @@ def export(request: PageRequest) -> StreamingHttpResponse:
     """All that is known about a subject, as JSON, or its facts as CSV."""
     name, visit = _subject(request.POST), request.visit
     as_csv = request.POST.get("format") == "csv"
-    record_audit(
-        visit.project.id,
-        visit.actor,
-        "subject.exported",
-        pseudonym(visit.project.id, name),
-        after={"format": "csv" if as_csv else "json"},
-        reason=read_reason(request),
-    )
+    kind = "csv" if as_csv else "json"
+    note_export(visit.project.id, name, kind, visit.actor, read_reason(request))
     pieces: Iterator[str]
     if as_csv:
         pieces = facts_as_csv(visit.project.id, name)
     else:
         pieces = export_subject(visit.project.id, name)
-    kind = "csv" if as_csv else "json"
     return StreamingHttpResponse(
         (piece.encode() for piece in pieces),
         content_type="text/csv; charset=utf-8" if as_csv else "application/json",

@@ -8,9 +8,9 @@ from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from access_app.admin import actor_of, user_of
-from access_app.models import Member
-from access_app.roles import RIGHTS, Right
+from access_app.admin import actor_of, projects_with, user_of
+from access_app.pages import read_reason
+from access_app.roles import Right
 from agentstate import codec
 from agentstate.errors import AppError
 from runs_app.models import EffectRecord, Limit, RejectedCompletion, Run, Step
@@ -57,7 +57,7 @@ class RunAdmin(LookOnlyAdmin):
         return "\n".join(codec.dumps(reason) for reason in why_run_waits(run)[:20])
 
     def has_steer_permission(self, request: HttpRequest) -> bool:
-        return user_of(request).is_active
+        return self.has_right(request, Right.STEER)
 
     @admin.action(description="Cancel selected runs", permissions=["steer"])
     def cancel(self, request: HttpRequest, queryset: QuerySet[Run]) -> None:
@@ -80,6 +80,7 @@ class RunAdmin(LookOnlyAdmin):
     ) -> None:
         """Do it to those whose project lets the user steer; tell of the others."""
         may_steer = self._steerable_projects(request)
+        reason = read_reason(request)
         done, refused = 0, 0
         for run in queryset.only("id", "project_id"):
             if not may_steer(run.project_id):
@@ -91,7 +92,7 @@ class RunAdmin(LookOnlyAdmin):
                     run.id,
                     action,
                     actor=actor_of(request),
-                    reason="in the admin",
+                    reason=reason,
                 )
                 done += 1
             except AppError:
@@ -100,12 +101,9 @@ class RunAdmin(LookOnlyAdmin):
         self.message_user(request, f"{action}: {done} done, {refused} refused", level)
 
     def _steerable_projects(self, request: HttpRequest) -> Callable[[UUID], bool]:
-        user = user_of(request)
-        if user.is_superuser:
+        if user_of(request).is_superuser:
             return lambda project_id: True
-        roles = [role for role, rights in RIGHTS.items() if Right.STEER in rights]
-        members = Member.objects.filter(user=user, role__in=roles)
-        steerable = set(members.values_list("project_id", flat=True))
+        steerable = set(projects_with(request, Right.STEER))
         return lambda project_id: project_id in steerable
 
 

@@ -22,6 +22,7 @@ from agentstate import codec
 from agentstate.api.pagination import paginate
 from agentstate.errors import AppError, FieldError
 from runs_app import overview
+from runs_app.branches import tree_of
 from runs_app.bulk import ACTIONS
 from runs_app.errors import RunNotFound, StepNotFound
 from runs_app.forms import VIEWS, RunFilters
@@ -29,10 +30,11 @@ from runs_app.models import Run, Step, StepWait
 from runs_app.reads import why_run_waits
 from runs_app.steering import BULK_MOST, decide_step, repeat_run, steer_run, steer_runs
 from runs_app.timeline import decisions_for, timeline_of
+from sessions_app.outline import read_outline
 
 LIST_PAGE = 50
 STEPS_PAGE = 100
-CHILDREN_SHOWN = 50
+LOG_SHOWN = 20
 INBOX_PAGE = 50
 
 
@@ -109,6 +111,10 @@ def _pairs(query: QueryDict) -> list[tuple[str, str]]:
 @project_page(Right.SEE_SESSIONS)
 def run_page(request: PageRequest, run_id: UUID) -> HttpResponse:
     shown = _run_shown(request, run_id)
+    if not request.htmx:
+        shown["log"] = read_outline(
+            shown["agent_session"], limit=LOG_SHOWN, newest=True
+        )
     template = "_run.html" if request.htmx else "run.html"
     return render(request, f"runs_app/{template}", shown)
 
@@ -121,19 +127,13 @@ def _run_shown(request: PageRequest, run_id: UUID) -> dict[str, Any]:
     first = _number(request.GET.get("from"))
     steps = Step.objects.of_run(project_id, run_id).filter(index__gte=first)
     found = list(steps.order_by("index")[: STEPS_PAGE + 1])
-    children = Run.objects.filter(project_id=project_id, parent_run_id=run_id)
-    parent = None
-    if run.parent_run_id is not None:
-        parents = Run.objects.filter(project_id=project_id, id=run.parent_run_id)
-        parent = parents.first()
     return {
         "run": run,
         "agent_session": run.session,
         "timeline": timeline_of(run, found[:STEPS_PAGE]),
         "next_step": found[STEPS_PAGE].index if len(found) > STEPS_PAGE else None,
         "why": why_run_waits(run),
-        "children": list(children.order_by("id")[:CHILDREN_SHOWN]),
-        "parent": parent,
+        "tree": tree_of(run),
         "actions": [
             name for name, (_, states) in ACTIONS.items() if run.state in states
         ],

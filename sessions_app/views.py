@@ -14,7 +14,7 @@ from access_app.pages import (
     project_page,
     read_reason,
 )
-from access_app.roles import Right
+from access_app.roles import Right, Visit
 from access_app.saved_views import views_of
 from agentstate import codec
 from agentstate.api.pagination import paginate
@@ -69,7 +69,7 @@ def session_page(request: PageRequest, session_id: UUID) -> HttpResponse:
     shown = {
         "agent_session": session,
         "filters": filters,
-        "log": _log_shown(session, filters),
+        "log": _log_shown(request.visit, session, filters),
         "marked_seq": filters.number("seq"),
     }
     if request.visit.may(Right.SEE_PAYLOADS):
@@ -77,12 +77,14 @@ def session_page(request: PageRequest, session_id: UUID) -> HttpResponse:
     return render(request, "sessions_app/session.html", shown)
 
 
-def _log_shown(session: Session, filters: LogFilters) -> OutlinePage:
+def _log_shown(visit: Visit, session: Session, filters: LogFilters) -> OutlinePage:
     if filters.errors:
         return OutlinePage([], False, False)
+    # Whoever does not see payloads could guess them word by word.
+    may_search = visit.may(Right.SEE_PAYLOADS)
     wanted: dict[str, Any] = {
         "wanted_types": filters.type_list,
-        "contains": filters.value("q") or "",
+        "contains": may_search and filters.value("q") or "",
     }
     seq, before = filters.number("seq"), filters.number("before")
     if seq is not None:
@@ -102,7 +104,7 @@ def log_rows(request: PageRequest, session_id: UUID) -> HttpResponse:
     shown = {
         "agent_session": session,
         "filters": filters,
-        "log": _log_shown(session, filters),
+        "log": _log_shown(request.visit, session, filters),
         "direction": "later" if filters.number("after") is not None else "earlier",
     }
     return render(request, "sessions_app/_log_rows.html", shown)

@@ -88,7 +88,7 @@ def test_keys_are_not_made_here_and_show_no_hash(admin, project):
 def revoke(client, key):
     return client.post(
         "/admin/access_app/apikey/",
-        {"action": "revoke", "_selected_action": [str(key.id)]},
+        {"action": "revoke", "_selected_action": [str(key.id)], "reason": "lost"},
     )
 
 

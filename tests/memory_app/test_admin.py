@@ -4,7 +4,7 @@ import csv
 import io
 
 import pytest
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import User
 from django.test import Client
 
 from access_app.services import add_member
@@ -16,9 +16,8 @@ LIST = "/admin/memory_app/fact/"
 
 @pytest.fixture
 def reviewer(project):
+    """Staff with a role and with none of Django's permissions."""
     user = User.objects.create_user(f"r-{new_id()}", password="x", is_staff=True)
-    names = ["view_fact", "change_fact"]
-    user.user_permissions.set(Permission.objects.filter(codename__in=names))
     add_member(project.id, user, "reviewer")
     client = Client()
     client.force_login(user)
@@ -31,9 +30,14 @@ def form(row, **changes):
         "key": row["key"],
         "kind": row["kind"],
         "note": row["note"],
-        "reason": "",
+        "reason": "a call",
         "expected_version": row["version"],
     } | changes
+
+
+def act(client, action, ids, reason="a letter"):
+    form = {"action": action, "_selected_action": ids, "reason": reason}
+    return client.post(LIST, form)
 
 
 def test_reviewers_see_their_projects_alone(api, other_api, reviewer):
@@ -81,7 +85,7 @@ def test_ad_03_no_cell_of_an_export_is_a_formula(api, reviewer):
         "plain",
     ]
     made = [remember(api, text)["id"] for text in given]
-    answer = reviewer.post(LIST, {"action": "export_csv", "_selected_action": made})
+    answer = act(reviewer, "export_csv", made)
     text = b"".join(answer.streaming_content).decode()
     rows = list(csv.reader(io.StringIO(text, newline="")))
     cells = [row[2] for row in rows[1:]]
@@ -91,9 +95,9 @@ def test_ad_03_no_cell_of_an_export_is_a_formula(api, reviewer):
 
 def test_ad_06_actions_are_audited_one_by_one(api, reviewer):
     made = [remember(api, f"fact {n}")["id"] for n in range(5)]
-    reviewer.post(LIST, {"action": "reject", "_selected_action": made[:3]})
+    act(reviewer, "reject", made[:3])
     assert [f["status"] for f in facts(api)] == ["active"] * 2 + ["rejected"] * 3
-    reviewer.post(LIST, {"action": "forget", "_selected_action": made[3:]})
+    act(reviewer, "forget", made[3:])
     assert len(facts(api)) == 3
 
     def audited(action):
@@ -101,3 +105,50 @@ def test_ad_06_actions_are_audited_one_by_one(api, reviewer):
         return len(api.get("/api/v1/audit", params=params).json["items"])
 
     assert (audited("memory.rejected"), audited("memory.forgotten")) == (3, 2)
+
+
+def audit_of(api, action):
+    return api.get("/api/v1/audit", params={"action": action}).json["items"]
+
+
+def test_nothing_is_done_without_a_reason(api, reviewer):
+    row = remember(api, "Likes tea")
+    for action in ("approve", "reject", "forget", "export_csv"):
+        answer = act(reviewer, action, [row["id"]], reason=" ")
+        assert answer.status_code == 302
+    page = reviewer.post(f"{LIST}{row['id']}/change/", form(row, fact="x", reason=""))
+    assert page.status_code == 200  # the form again, with what it misses
+    assert [(f["version"], f["status"]) for f in facts(api)] == [(1, "active")]
+    assert audit_of(api, "subject.exported") == []
+
+
+def test_what_is_looked_at_and_taken_along_is_audited(api, reviewer):
+    row, other = remember(api, "Likes tea"), remember(api, "Walks", subject="u-other")
+    reviewer.get(LIST)
+    reviewer.get(f"{LIST}{row['id']}/change/")
+    looks = audit_of(api, "subject.viewed")
+    assert len(looks) == 2 and all(e["actor"].startswith("user:r-") for e in looks)
+    act(reviewer, "export_csv", [row["id"], other["id"]])
+    assert [e["reason"] for e in audit_of(api, "subject.exported")] == ["a letter"] * 2
+
+
+def test_a_fact_is_shown_with_the_words_it_came_from(api, reviewer):
+    session = api.post("/api/v1/sessions", {"subject": "u-1"}).json["id"]
+    event = {"type": "message.user", "payload": {"content": "Tea, <b>please</b>"}}
+    api.post(f"/api/v1/sessions/{session}/events", {"events": [event]})
+    row = remember(api, "Likes tea", source={"session": session, "seqs": [1]})
+    page = reviewer.get(f"{LIST}{row['id']}/change/").content.decode()
+    assert "Tea, &lt;b&gt;please&lt;/b&gt;" in page
+
+
+def test_a_viewer_looks_and_changes_nothing(api, project, reviewer):
+    from access_app.models import Member
+
+    row = remember(api, "Likes tea")
+    Member.objects.filter(project=project).update(role="viewer")
+    assert reviewer.get(f"{LIST}{row['id']}/change/").status_code == 200
+    for action in ("reject", "forget", "export_csv"):
+        act(reviewer, action, [row["id"]])
+    reviewer.post(f"{LIST}{row['id']}/change/", form(row, fact="by a viewer"))
+    assert [(f["version"], f["status"]) for f in facts(api)] == [(1, "active")]
+    assert audit_of(api, "subject.exported") == []

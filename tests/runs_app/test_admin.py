@@ -25,7 +25,7 @@ def client_of(project, role, *, superuser=False):
 def act(client, action, run):
     return client.post(
         "/admin/runs_app/run/",
-        {"action": action, "_selected_action": [run["id"]]},
+        {"action": action, "_selected_action": [run["id"]], "reason": "stuck"},
         follow=True,
     )
 
@@ -57,6 +57,7 @@ def test_an_operator_cancels_and_a_viewer_does_not(project, runs):
     assert runs.get(run)["state"] == "queued"
     act(client_of(project, "operator"), "cancel", run)
     assert runs.get(run)["state"] == "cancelled"
+    assert runs.get(run)["reason"] == "stuck"
 
 
 def test_staff_see_runs_of_their_projects_only(project, other_project, runs):

@@ -1,0 +1,63 @@
+"""Ways in: the API's documentation, and single sign-on through a browser."""
+
+import pytest
+
+from agentstate.ids import new_id
+from tests.oidc import CLIENT_ID, CLIENT_SECRET, provider
+from tests.server import Server
+
+__all__ = ["provider"]
+
+
+def test_the_api_documentation_shows_the_calls(open_page):
+    page = open_page("/api/v1/docs")
+    page.wait_for_selector("#operations-sessions-create_session, .opblock")
+    assert page.locator(".opblock").count() > 50
+    page.locator(".opblock-summary").first.click()
+    page.wait_for_selector(".opblock-body")
+    assert page.faults == []
+
+
+@pytest.fixture
+def signs_on(provider, tmp_path, database):
+    """A server that trusts the provider."""
+    running = Server(
+        tmp_path,
+        AGENTSTATE_OIDC_ISSUER=provider.issuer,
+        AGENTSTATE_OIDC_CLIENT_ID=CLIENT_ID,
+        AGENTSTATE_OIDC_CLIENT_SECRET=CLIENT_SECRET,
+        AGENTSTATE_OIDC_NAME="the company account",
+    )
+    running.start()
+    yield running
+    running.stop()
+
+
+def test_single_sign_on_leads_to_the_page_that_was_asked_for(
+    chromium, signs_on, provider, make_user, project
+):
+    address = f"{new_id()}@example.test"
+    make_user(project, "viewer", email=address)
+    provider.person = {"sub": str(new_id()), "email": address, "email_verified": True}
+    context = chromium.new_context(base_url=signs_on.base_url)
+    page = context.new_page()
+    violations = []
+    page.on(
+        "console",
+        lambda m: violations.append(m.text) if "Content Security" in m.text else None,
+    )
+    page.goto(f"/p/{project.slug}/runs/?state=failed")
+    page.get_by_text("Sign in with the company account").click()
+    page.wait_for_url(f"**/p/{project.slug}/runs/?state=failed")
+    assert page.locator("h1").inner_text() == "Runs"
+    cookies = {c["name"]: c for c in context.cookies()}
+    assert (
+        cookies["sessionid"]["httpOnly"] and cookies["sessionid"]["sameSite"] == "Lax"
+    )
+    provider.refuses = "access_denied"
+    context.clear_cookies()
+    page.goto("/sign-in/")
+    page.get_by_text("Sign in with the company account").click()
+    page.get_by_role("alert").wait_for()
+    assert violations == []
+    context.close()
