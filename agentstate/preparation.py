@@ -27,6 +27,7 @@ from access_app.scopes import (
     SESSIONS_WRITE,
 )
 from access_app.services import create_key, create_project
+from sessions_app.feed import begin_generation
 
 MANAGE = ".venv/bin/python manage.py"
 ADMIN_NAME = "admin"
@@ -88,6 +89,8 @@ def prepare_database(database_url: str) -> None:
     executor = MigrationExecutor(connection)
     if executor.migration_plan(executor.loader.graph.leaf_nodes()):
         call_command("migrate", interactive=False, verbosity=0)
+    else:
+        begin_generation()  # the data may have been restored; migrate looks too
 
 
 def collect_static() -> None:

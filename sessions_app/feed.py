@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db import connection
+from django.db import connection, transaction
 
 from agentstate.api.pagination import decode_cursor, encode_cursor
 from sessions_app.log import StoredEvent
@@ -170,23 +170,35 @@ def _feed_event(row: tuple[Any, ...]) -> FeedEvent:
 
 
 def begin_generation() -> None:
-    """Begin a new generation if the log lives in another cluster than before.
+    """Begin a new generation if the log lives in another history than before.
 
-    Runs after every migrate and when a server process starts. Transaction ids of a
-    restored copy begin anew; without this its new events would sort among the old.
+    That is another cluster (a dump restored), or another timeline of the same one (a
+    recovery to a point in time). Transaction ids begin anew there; without this new
+    events would sort among the old. Runs after every migrate and at each `serve`.
     """
-    with connection.cursor() as cursor:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(GENERATION)
+        newest, here = cursor.fetchone()
+        if newest == here:
+            return
+        # Whoever appends now has numbered its events as of the old generation: they
+        # end before the new one is seen.
+        cursor.execute("LOCK TABLE agent_events IN SHARE ROW EXCLUSIVE MODE")
         cursor.execute(
             """
             INSERT INTO agent_feed_generations (gen, cluster, created_at)
-            SELECT coalesce(newest.gen, 0) + 1, here.cluster, agentstate_now()
-            FROM (SELECT system_identifier::text AS cluster FROM pg_control_system())
-                 AS here
-            LEFT JOIN LATERAL (
-                SELECT gen, cluster FROM agent_feed_generations
-                ORDER BY gen DESC LIMIT 1
-            ) AS newest ON true
-            WHERE newest.cluster IS DISTINCT FROM here.cluster
+            SELECT coalesce(max(gen), 0) + 1, %s, agentstate_now()
+            FROM agent_feed_generations
             ON CONFLICT DO NOTHING
-            """
+            """,
+            [here],
         )
+
+
+# The cluster's identifier and, from the name of its log's file, its timeline.
+GENERATION = """
+    SELECT (SELECT cluster FROM agent_feed_generations ORDER BY gen DESC LIMIT 1),
+           system_identifier::text || '/'
+               || left(pg_walfile_name(pg_current_wal_lsn()), 8)
+    FROM pg_control_system()
+"""

@@ -299,9 +299,9 @@ class Snapshot(models.Model):
 
 
 class FeedGeneration(models.Model):
-    """A database cluster that the log has lived in.
+    """A database cluster, and a timeline of it, that the log has lived in.
 
-    Transaction ids order the feed, and a restored copy counts them anew: rows written
+    Transaction ids order the feed, and what was restored counts them anew: rows written
     there belong to the next generation, so that every cursor stays true.
     """
 

@@ -55,12 +55,7 @@ def test_acceptance_17_cursors_stay_true_in_a_restored_cluster(
     assert len(lost["items"]) == 1
 
     environment = os.environ | {"DATABASE_URL": url}
-    subprocess.run(
-        [sys.executable, "manage.py", "migrate", "--verbosity=0"],
-        cwd=ROOT,
-        env=environment,
-        check=True,
-    )
+    migrate(environment)
     server = Server(tmp_path, DATABASE_URL=url)
     server.start()
     try:
@@ -115,3 +110,47 @@ def check_cursors(server, api, session, begun, ended, lost):
     assert read(begun["cursor"])[0] == [*rest, "new 1", "new 2"]
     everything = call("GET", "/api/v1/events", params={"limit": 1000})["items"]
     assert [e["seq"] for e in everything] == list(range(12))
+
+
+def test_a_recovery_to_a_point_in_time_begins_a_generation(tmp_path):
+    """The same cluster on another timeline counts its transactions anew."""
+    services = EmbeddedServices(tmp_path / "recovered", durable=False, valkey=False)
+    postgres = services.postgres
+    try:
+        url = services.start()["DATABASE_URL"]
+        environment = os.environ | {"DATABASE_URL": url}
+        migrate(environment)
+        assert generations(url) == [1]
+        services.stop()
+        (postgres.folder / "recovery.signal").touch()
+        with (postgres.folder / "postgresql.auto.conf").open("a") as configuration:
+            configuration.write("restore_command = 'false'\n")
+        services.start()
+        for _ in range(2):  # and only one
+            prepare(environment)
+            assert generations(url) == [1, 2]
+    finally:
+        services.stop()
+
+
+def migrate(environment):
+    command = [sys.executable, "manage.py", "migrate", "--verbosity=0"]
+    subprocess.run(command, cwd=ROOT, env=environment, check=True)
+
+
+def prepare(environment):
+    """As `manage.py serve` does, where nothing is left to migrate."""
+    code = (
+        "import django, os; django.setup();"
+        "from agentstate.preparation import prepare_database;"
+        "prepare_database(os.environ['DATABASE_URL'])"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=True)
+
+
+def generations(url):
+    with psycopg.connect(url) as connection:
+        found = connection.execute(
+            "SELECT gen FROM agent_feed_generations ORDER BY gen"
+        ).fetchall()
+    return [gen for (gen,) in found]
