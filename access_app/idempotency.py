@@ -57,8 +57,13 @@ class Answer:
     body: str
 
 
-def read_idempotency(request: Request, caller: Caller) -> IdempotencyRequest | None:
-    """Return the call's key with its hashes; None without one. BadIdempotencyKey."""
+def read_idempotency(
+    request: Request, caller: Caller, body: bytes | None = None
+) -> IdempotencyRequest | None:
+    """Return the call's key with its hashes; None without one. BadIdempotencyKey.
+
+    `body` stands for the body where that is too large to be read here.
+    """
     key = request.headers.get(HEADER)
     if key is None:
         return None
@@ -72,7 +77,7 @@ def read_idempotency(request: Request, caller: Caller) -> IdempotencyRequest | N
         project_id=caller.project_id,
         caller_key_id=caller.key_id,
         scope_hash=scope_hash,
-        fingerprint=_fingerprint(request),
+        fingerprint=_fingerprint(request, body),
         lock_number=int.from_bytes(lock, signed=True),
     )
 
@@ -172,10 +177,10 @@ def _delete_expired_of(project_id: UUID, limit: int) -> int:
         return int(cursor.rowcount)
 
 
-def _fingerprint(request: Request) -> bytes:
+def _fingerprint(request: Request, body: bytes | None) -> bytes:
     media_type = (request.content_type or "").partition(";")[0].strip().lower()
     query = request.META.get("QUERY_STRING", "")
-    return _sha256(media_type, query, read_body(request))
+    return _sha256(media_type, query, read_body(request) if body is None else body)
 
 
 def _sha256(*parts: str | bytes) -> bytes:

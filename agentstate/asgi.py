@@ -12,10 +12,13 @@ from django.conf import settings
 from agentstate.bridge import WSGIBridge
 from agentstate.router import Router
 
+settings.UPLOAD_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
+
 application = Router(
     WSGIBridge(
         wsgi,
         threads=settings.WEB_THREADS,
         max_body_bytes=settings.REQUEST_MAX_BYTES,
+        spool_dir=settings.UPLOAD_DIR,
     )
 )

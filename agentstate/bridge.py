@@ -9,11 +9,14 @@ client, and a usual request crosses twice.
 
 import asyncio
 import contextlib
+import logging
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from typing import IO, Any
 from urllib.parse import unquote_to_bytes
 
@@ -27,10 +30,14 @@ type Send = Callable[[Message], Awaitable[None]]
 type Environ = dict[str, Any]
 type WSGIApp = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
 
+logger = logging.getLogger(__name__)
+
 SPOOL_BYTES = 1024 * 1024  # larger bodies wait on disk
 PART_BYTES = 256 * 1024  # answers are sent in parts of about this size
 WAITING_PER_THREAD = 64
 DRAIN_SECONDS = 2
+READERS = 16
+NO_ROOM = "The server has no room for this body just now. Try again later."
 
 
 class BodyCutShort(Exception):
@@ -48,44 +55,89 @@ class WSGIBridge:
     has `WAITING_PER_THREAD` requests waiting, the next get 503: they would time out.
     """
 
-    def __init__(self, app: WSGIApp, *, threads: int, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        app: WSGIApp,
+        *,
+        threads: int,
+        max_body_bytes: int,
+        spool_dir: Path | None = None,
+    ) -> None:
         self.app = app
         self.max_body_bytes = max_body_bytes
+        self.spool_dir = None if spool_dir is None else str(spool_dir)
         self.most_at_once = threads * (WAITING_PER_THREAD + 1)
         self.at_once = 0
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix="http")
+        # Answers that are only bytes wait for their readers here, a part at a time.
+        self.readers = ThreadPoolExecutor(READERS, thread_name_prefix="content")
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        max_body_bytes: int | None = None,
+    ) -> None:
+        """Answer one request; `max_body_bytes` is for one that may bring more."""
         if self.at_once >= self.most_at_once:
             await refuse(send, 503, "overloaded", "The server is busy. Try again.")
             return
         self.at_once += 1
         try:
-            await self._serve(scope, receive, send)
+            limit = max_body_bytes or self.max_body_bytes
+            await self._serve(scope, receive, send, limit)
         finally:
             self.at_once -= 1
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as body:
+    async def _serve(
+        self, scope: Scope, receive: Receive, send: Send, limit: int
+    ) -> None:
+        with tempfile.SpooledTemporaryFile(SPOOL_BYTES, dir=self.spool_dir) as body:
             try:
-                await self._read(scope, receive, body)
+                await self._read(scope, receive, body, limit)
             except BodyCutShort:
                 detail = "The body ended before its announced length."
                 return await refuse(send, 400, "incomplete_body", detail)
             except BodyTooLarge:
-                return await self._refuse_body(receive, send)
+                return await refuse_body(receive, send, *too_large(limit), limit)
+            except OSError:
+                logger.exception("a body could not be kept")
+                answer = problem_messages(503, "storage_full", NO_ROOM)
+                return await refuse_body(receive, send, *answer, limit)
             loop = asyncio.get_running_loop()
             call = Call(self.app, build_environ(scope, body), loop, send)
-            answer = await loop.run_in_executor(self.pool, call.run)
-        if answer is not None:
-            start, content = answer
+            answered = await loop.run_in_executor(self.pool, call.run)
+        if isinstance(answered, Detached):
+            await self._send_detached(answered, send)
+        elif answered is not None:
+            start, content = answered
             await send(start)
             await send({"type": "http.response.body", "body": content})
 
-    async def _read(self, scope: Scope, receive: Receive, body: IO[bytes]) -> None:
+    async def _send_detached(self, answer: "Detached", send: Send) -> None:
+        """Send a long answer as fast as its client takes it, without a thread.
+
+        A stream that fails is cut: the client sees less than was announced.
+        """
+        loop = asyncio.get_running_loop()
+        parts = answer.parts
+        try:
+            await send(answer.start)
+            while part := await loop.run_in_executor(self.readers, next, parts, b""):
+                message = {"type": "http.response.body", "body": part}
+                await send(message | {"more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            await asyncio.shield(loop.run_in_executor(self.readers, _close, parts))
+
+    async def _read(
+        self, scope: Scope, receive: Receive, body: IO[bytes], limit: int
+    ) -> None:
         """Fill `body` and leave it at its beginning. BodyCutShort, BodyTooLarge."""
-        announced = _content_length(scope)
-        if announced is not None and announced > self.max_body_bytes:
+        announced = content_length(scope)
+        if announced is not None and announced > limit:
             raise BodyTooLarge
         size, more = 0, True
         while more:
@@ -94,7 +146,7 @@ class WSGIBridge:
                 raise BodyCutShort
             part: bytes = message.get("body", b"")
             size += len(part)
-            if size > self.max_body_bytes:
+            if size > limit:
                 raise BodyTooLarge
             body.write(part)
             more = message.get("more_body", False)
@@ -102,32 +154,45 @@ class WSGIBridge:
             raise BodyCutShort
         body.seek(0)
 
-    async def _refuse_body(self, receive: Receive, send: Send) -> None:
-        """Answer at once, then close, but not under a client that is still sending.
 
-        Closing while bytes arrive resets the connection, and the client may lose the
-        answer. What comes is dropped, for a moment and a bounded amount.
-        """
-        limit = self.max_body_bytes
-        detail = f"The body is larger than {limit} bytes."
-        start, content = problem_messages(
-            413, "body_too_large", detail, limit_bytes=limit
-        )
-        start["headers"].append((b"connection", b"close"))
-        await send(start)
-        await send(content | {"more_body": True})
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(DRAIN_SECONDS):
-                await self._drain(receive)
-        await send({"type": "http.response.body", "body": b""})
+async def refuse_body(
+    receive: Receive, send: Send, start: Message, content: Message, limit: int
+) -> None:
+    """Answer at once, then close, but not under a client that is still sending.
 
-    async def _drain(self, receive: Receive) -> None:
-        dropped = 0
-        while dropped <= self.max_body_bytes:
-            message = await receive()
-            dropped += len(message.get("body", b""))
-            if not message.get("more_body", False):
-                return
+    Closing while bytes arrive resets the connection, and the client may lose the
+    answer. What comes is dropped, for a moment and a bounded amount.
+    """
+    start["headers"] = [*start["headers"], (b"connection", b"close")]
+    await send(start)
+    await send({**content, "more_body": True})
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            await _drain(receive, limit)
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _drain(receive: Receive, limit: int) -> None:
+    dropped = 0
+    while dropped <= limit:
+        message = await receive()
+        dropped += len(message.get("body", b""))
+        if not message.get("more_body", False):
+            return
+
+
+def too_large(limit: int) -> tuple[Message, Message]:
+    """The messages that refuse a body of more than `limit` bytes."""
+    detail = f"The body is larger than {limit} bytes."
+    return problem_messages(413, "body_too_large", detail, limit_bytes=limit)
+
+
+@dataclass(frozen=True)
+class Detached:
+    """An answer whose parts need nothing of the request any more."""
+
+    start: Message
+    parts: Iterator[bytes]
 
 
 class Call:
@@ -146,13 +211,15 @@ class Call:
         self.send = send
         self.start: Message = {}
 
-    def run(self) -> tuple[Message, bytes] | None:
-        """Return the whole answer for the loop to send; None if it was sent in parts.
+    def run(self) -> tuple[Message, bytes] | Detached | None:
+        """Return the answer for the loop to send; None if it was sent in parts.
 
         `close` runs before the answer is sent: it returns the database connection.
         """
         result = self.app(self.environ, self._start_response)
         try:
+            if detach := getattr(result, "detach", None):
+                return Detached(self.start, detach())
             parts = merged(result, PART_BYTES)
             first = next(parts, b"")
             second = next(parts, None)
@@ -263,7 +330,13 @@ def _size(body: IO[bytes]) -> int:
     return size
 
 
-def _content_length(scope: Scope) -> int | None:
+def _close(parts: Iterator[bytes]) -> None:
+    close = getattr(parts, "close", None)
+    if close is not None:
+        close()
+
+
+def content_length(scope: Scope) -> int | None:
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit():
             return int(value)
@@ -280,7 +353,7 @@ async def refuse(send: Send, status: int, code: str, detail: str) -> None:
 
 def problem_messages(
     status: int, code: str, detail: str, **extra: Any
-) -> tuple[Message, dict[str, Any]]:
+) -> tuple[Message, Message]:
     """The two ASGI messages of a problem+json answer."""
     body = codec.dumps(problem(status, code, detail, **extra)).encode()
     start = {

@@ -58,6 +58,16 @@ TAILER_SECONDS = Histogram(
     "Time in which the tailer looked once at all that is followed.",
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5),
 )
+ARTIFACT_BYTES = Counter(
+    "agentstate_artifact_bytes_total",
+    "Bytes of artifacts taken in and given out.",
+    ["direction"],
+)
+STORE_FAILURES = Counter(
+    "agentstate_store_failures_total",
+    "Calls to the store of artifacts that failed.",
+    ["operation"],
+)
 METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 

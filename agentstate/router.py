@@ -4,13 +4,14 @@ import re
 
 from channels.routing import URLRouter
 
-from agentstate import claims, live
+from agentstate import claims, live, uploads
 from agentstate.bridge import Receive, Scope, Send, WSGIBridge
 from sessions_app.routing import websocket_urlpatterns
 from sessions_app.tailer import tailer
 
 CLAIM = re.compile(r"/api/v1/steps/claim/?\Z")
 STREAM = re.compile(r"/api/v1/(?:sessions/[^/]+/)?events/stream/?\Z")
+UPLOAD = re.compile(r"/api/v1/sessions/[^/]+/artifacts/?\Z")
 
 
 class Router:
@@ -29,6 +30,8 @@ class Router:
             await live.sse_app(scope, receive, send, self.http)
         elif scope["method"] == "POST" and CLAIM.match(scope["path"]):
             await claims.claim_app(scope, receive, send, self.http)
+        elif scope["method"] == "POST" and UPLOAD.match(scope["path"]):
+            await uploads.upload_app(scope, receive, send, self.http)
         else:
             await self.http(scope, receive, send)
 

@@ -219,6 +219,42 @@ STEP_RESULT_MAX_BYTES = 1024 * 1024
 RATE_LIMIT_PER_MINUTE = env_int("AGENTSTATE_RATE_LIMIT_PER_MINUTE", 600_000, low=0)
 IDEMPOTENCY_HOURS = 24
 
+# --- Artifacts: files in a folder, or in a bucket of any S3-compatible store
+ARTIFACT_MAX_BYTES = env_int(
+    "AGENTSTATE_ARTIFACT_MAX_BYTES", 5 * 1024**3, low=1, high=1024**4
+)
+UPLOAD_DIR = DATA_DIR / "uploads"  # where a body waits until it is stored
+STORAGE_BUCKET = env_str("AGENTSTATE_STORAGE_BUCKET")
+# Give out links of the store's own, for clients that can reach it themselves.
+STORAGE_LINKS = env_bool("AGENTSTATE_STORAGE_LINKS", True)
+if STORAGE_BUCKET:
+    _artifact_storage: dict[str, Any] = {
+        "BACKEND": "sessions_app.artifacts.s3.BucketStore",
+        "OPTIONS": {
+            "bucket_name": STORAGE_BUCKET,
+            "endpoint_url": env_str("AGENTSTATE_STORAGE_ENDPOINT") or None,
+            "region_name": env_str("AGENTSTATE_STORAGE_REGION") or None,
+            "location": env_str("AGENTSTATE_STORAGE_PREFIX"),
+            # `path` is what most stores that are not Amazon's want.
+            "addressing_style": env_str("AGENTSTATE_STORAGE_ADDRESSING", "auto"),
+            # Without these, boto looks where it always does: profiles, roles.
+            "access_key": env_str("AWS_ACCESS_KEY_ID") or None,
+            "secret_key": env_str("AWS_SECRET_ACCESS_KEY") or None,
+            "security_token": env_str("AWS_SESSION_TOKEN") or None,
+        },
+    }
+else:
+    _artifact_storage = {
+        "BACKEND": "sessions_app.artifacts.disk.FolderStore",
+        "OPTIONS": {
+            "location": env_str("AGENTSTATE_STORAGE_DIR", str(DATA_DIR / "artifacts"))
+        },
+    }
+STORAGES = {
+    "artifacts": _artifact_storage,
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+}
+
 # --- Memory
 # packaged, none, openai:MODEL, onnx:FOLDER or model2vec:FOLDER
 EMBEDDER = env_str("AGENTSTATE_EMBEDDER", "packaged")

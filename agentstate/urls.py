@@ -10,6 +10,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 from access_app import views as access
 from agentstate import views
 from agentstate.api import errors
+from sessions_app import artifact_views as artifacts
 
 # Anyone may read what the API is; a key is needed to use it.
 OPEN: dict[str, Any] = {"authentication_classes": [], "permission_classes": []}
@@ -31,6 +32,7 @@ urlpatterns = [
     path("p/<slug:slug>/", include("runs_app.urls")),
     path("p/<slug:slug>/", include("memory_app.urls")),
     path("p/<slug:slug>/", include("context_app.urls")),
+    path("artifacts/<str:token>", artifacts.linked_artifact, name="artifact-link"),
     path("healthz", views.healthz),
     path("readyz", views.readyz),
     path("metrics", views.metrics),

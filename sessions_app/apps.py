@@ -9,10 +9,12 @@ class SessionsConfig(AppConfig):
     verbose_name = "Sessions"
 
     def ready(self) -> None:
+        from sessions_app.artifacts.projection import artifact_differences
         from sessions_app.projection import register_projection, session_differences
 
         post_migrate.connect(_begin_generation, sender=self)
         register_projection("sessions", session_differences)
+        register_projection("artifacts", artifact_differences)
 
 
 def _begin_generation(plan: Any = None, **kwargs: Any) -> None:

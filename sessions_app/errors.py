@@ -136,3 +136,48 @@ class CounterOverflow(AppError):
     """The sum would leave the 64 bits of a counter."""
 
     code, status = "counter_overflow", 409
+
+
+class ArtifactNotFound(NotFound):
+    """There is no such artifact in this project."""
+
+    code = "artifact_not_found"
+
+
+class ArtifactTooLarge(AppError):
+    """The file is larger than an artifact may be."""
+
+    code, status = "artifact_too_large", 413
+
+
+class DigestMismatch(AppError):
+    """What arrived does not have the sha256 that you announced."""
+
+    code, status = "sha256_mismatch", 422
+
+
+class RangeNotSatisfiable(AppError):
+    """The artifact has no bytes in this range."""
+
+    code, status = "range_not_satisfiable", 416
+
+
+class LinkInvalid(AppError):
+    """This link is not one of ours, or its time is up. Ask for a new one."""
+
+    code, status = "link_invalid", 403
+
+
+class StorageUnavailable(ServiceUnavailable):
+    """The store of artifacts cannot be reached, or is full. Nothing was changed."""
+
+    code = "storage_unavailable"
+
+    def __init__(self) -> None:
+        super().__init__(headers={"Retry-After": "1"})
+
+
+class ContentMissing(ServiceUnavailable):
+    """The store does not have the bytes of this artifact. An operator must look."""
+
+    code = "content_missing"

@@ -39,6 +39,9 @@ RUN_CREATED = "run.created"
 RUN_BEGUN = "run.begun"
 RUN_BEGINNINGS = (RUN_CREATED, RUN_BEGUN)
 
+ARTIFACT_CREATED = "artifact.created"
+ARTIFACT_DELETED = "artifact.deleted"
+
 SERVER_PREFIXES = (
     "state.",
     "run.",
@@ -201,6 +204,30 @@ EVENT_TYPES = {
             example={
                 "version": 4,
                 "patch": [{"op": "replace", "path": "/step", "value": "pay"}],
+            },
+        ),
+        EventType(
+            ARTIFACT_CREATED,
+            "A file was stored. A name that was in use gets the next `version`. A copy "
+            "that a handoff made names its `source`.",
+            example={
+                "artifact": "0199b2a0-9e10-7b12-8f6e-5d1c0a9b7e42",
+                "name": "report.pdf",
+                "version": 1,
+                "media_type": "application/pdf",
+                "size": 48213,
+                "sha256": "9f86d081884c7d659a2feaa0c55ad015"
+                "a3bf4f1b2b0b822cd15d6c15b0f00a08",
+                "metadata": {},
+            },
+        ),
+        EventType(
+            ARTIFACT_DELETED,
+            "A file was deleted: its bytes are gone, unless another artifact of the "
+            "project holds the same.",
+            example={
+                "artifact": "0199b2a0-9e10-7b12-8f6e-5d1c0a9b7e42",
+                "reason": "",
             },
         ),
         EventType(

@@ -4,10 +4,11 @@ from uuid import UUID
 
 from django.db import connection
 
+from sessions_app.artifacts.erasing import pass_on_artifacts
 from sessions_app.models import Session
 
 
-def pass_on_to_forks(session: Session) -> None:
+def pass_on_to_forks(session: Session, *, actor: str) -> None:
     """Give the log that forks of `session` read to the one that needs most of it.
 
     In the caller's transaction, before the session's own rows go. The heir owns the
@@ -28,6 +29,7 @@ def pass_on_to_forks(session: Session) -> None:
             "SELECT agentstate_pass_on_log(%s, %s, %s, %s)",
             [session.project_id, session.pk, heir.pk, upto],
         )
+    pass_on_artifacts(session, heir.pk, upto, actor=actor)
     for fork, _ in readers:
         fork.lineage = _with_owner(fork, session.pk, heir.pk)
         fork.save(update_fields=["lineage"])

@@ -6,6 +6,8 @@ from uuid import UUID
 from procrastinate import RetryStrategy
 from procrastinate.contrib.django import app
 
+from sessions_app.artifacts.blobs import remove_strays
+from sessions_app.errors import ContentMissing, StorageUnavailable
 from sessions_app.services import close_expired_sessions
 from sessions_app.working_memory import END_JOB, Scope, end_scope, erase_scopes
 
@@ -46,3 +48,19 @@ def end_working_memory(project_id: str, session_id: str, fence: int | None) -> N
         dropped = end_scope(Scope(project, session, fence))
     if dropped:
         logger.info("working memory ended by the job", extra={"dropped": dropped})
+
+
+@app.periodic(cron="* * * * *")
+@app.task(
+    name="sessions_app.remove_strays",
+    queueing_lock="sessions_app.remove_strays",
+    pass_context=False,
+)
+def remove_stray_objects(timestamp: int) -> None:
+    """Remove stored objects that nothing refers to: deleted, or of broken uploads."""
+    try:
+        removed = remove_strays()
+    except (StorageUnavailable, ContentMissing):
+        return  # logged where it failed; again in a minute
+    if removed:
+        logger.info("stored objects removed", extra={"removed": removed})

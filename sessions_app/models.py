@@ -13,7 +13,12 @@ from sessions_app.event_types import (
     CONVERSATION_TYPES,
     RUN_BEGINNINGS,
 )
-from sessions_app.querysets import SEARCH_TEXT, EventQuerySet, SessionQuerySet
+from sessions_app.querysets import (
+    SEARCH_TEXT,
+    ArtifactQuerySet,
+    EventQuerySet,
+    SessionQuerySet,
+)
 
 
 class SessionStatus(models.TextChoices):
@@ -296,6 +301,123 @@ class Snapshot(models.Model):
                 fields=["project", "session", "seq"], name="snapshot_seq_uniq"
             )
         ]
+
+
+class Blob(models.Model):
+    """Stored bytes, kept once in a project however many artifacts hold them.
+
+    `refs` is how many do; the row goes with the last. `object_id` names the object in
+    the store: made anew for each upload, so that removing one object can never meet a
+    new upload of the same bytes.
+    """
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    project = models.ForeignKey(
+        Project, on_delete=models.CASCADE, related_name="+", db_index=False
+    )
+    sha256 = models.TextField()
+    size = models.BigIntegerField()
+    object_id = models.UUIDField()
+    refs = models.IntegerField(default=1)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        db_table = "agent_blobs"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["project", "sha256"], name="blob_sha256_uniq"
+            ),
+            models.CheckConstraint(condition=Q(refs__gte=0), name="blob_refs"),
+        ]
+
+
+class Artifact(models.Model):
+    """A projection of the log: a named file of a session, and where its bytes lie.
+
+    Each upload under a name is a version of its own. A deleted one keeps its row,
+    without its bytes, since the log tells of it: `deleted_seq` is the event that did.
+    """
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    project = models.ForeignKey(
+        Project, on_delete=models.CASCADE, related_name="+", db_index=False
+    )
+    session = models.ForeignKey(
+        Session,
+        on_delete=models.DO_NOTHING,
+        related_name="artifacts",
+        db_constraint=False,
+        db_index=False,
+    )
+    blob = models.ForeignKey(
+        Blob, null=True, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    seq = models.BigIntegerField()
+    name = models.TextField()
+    version = models.IntegerField()
+    media_type = models.TextField()
+    size = models.BigIntegerField()
+    sha256 = models.TextField()
+    metadata = ExactJSONField(default=dict)
+    actor = models.TextField()
+    created_at = models.DateTimeField(db_default=Now())
+    deleted_seq = models.BigIntegerField(null=True)
+
+    objects = ArtifactQuerySet.as_manager()
+
+    class Meta:
+        db_table = "agent_artifacts"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["project", "session", "name", "version"],
+                condition=Q(deleted_seq=None),
+                name="artifact_version_uniq",
+            ),
+            models.UniqueConstraint(
+                fields=["project", "session", "seq"], name="artifact_seq_uniq"
+            ),
+            models.CheckConstraint(
+                condition=Q(blob__isnull=False, deleted_seq=None)
+                | Q(blob=None, deleted_seq__isnull=False),
+                name="artifact_has_bytes",
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["project", "id"],
+                condition=Q(deleted_seq=None),
+                name="artifact_project_id",
+            ),
+            models.Index(
+                fields=["project", "session", "name", "version"],
+                name="artifact_name",
+            ),
+            models.Index(
+                fields=["project", "blob"],
+                condition=Q(deleted_seq=None),
+                name="artifact_blob",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.version})"
+
+
+class StrayObject(models.Model):
+    """An object of the store that no blob names: being uploaded, or to be removed.
+
+    Written before an upload begins, so that one that dies leaves nothing for good.
+    """
+
+    id = models.UUIDField(primary_key=True, editable=False)
+    project = models.ForeignKey(
+        Project, on_delete=models.CASCADE, related_name="+", db_index=False
+    )
+    due_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "agent_stray_objects"
+        indexes = [models.Index(fields=["due_at"], name="stray_object_due")]
 
 
 class FeedGeneration(models.Model):

@@ -22,7 +22,14 @@ from agentstate.json_patch import apply_patch
 from sessions_app import event_types as types
 from sessions_app.facts import session_changes
 from sessions_app.log import PAGE_BYTES, StoredEvent, iso, read_all, read_log
-from sessions_app.models import Event, Session, SessionStatus, Snapshot, ToolCall
+from sessions_app.models import (
+    Artifact,
+    Event,
+    Session,
+    SessionStatus,
+    Snapshot,
+    ToolCall,
+)
 
 SHOWN_LENGTH = 200  # of a value in a report
 UNREAD = object()  # a state that cannot be folded: it was reported, and is not compared
@@ -398,7 +405,7 @@ class Orphan(NamedTuple):
 
 def orphans(project_id: UUID | None = None) -> Iterator[Orphan]:
     """Yield which sessions have rows but do not exist: an erase took all or nothing."""
-    for model in (Event, Snapshot, ToolCall):
+    for model in (Event, Snapshot, ToolCall, Artifact):
         table = model._meta.db_table
         with connection.cursor() as cursor:
             cursor.execute(

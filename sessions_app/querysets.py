@@ -13,7 +13,7 @@ from django.db.models.functions import Cast, Coalesce, Concat, Lower
 from agentstate import codec
 
 if TYPE_CHECKING:
-    from sessions_app.models import Event, Session  # noqa: F401
+    from sessions_app.models import Artifact, Event, Session  # noqa: F401
 
 # The expression of the trigram index session_search_trgm: a search must spell it so.
 SEARCH_TEXT = Lower(
@@ -98,3 +98,23 @@ class EventQuerySet(models.QuerySet["Event"]):
     def stored_text(self) -> "models.QuerySet[Event, tuple[str, str]]":
         """Pairs of type and payload, the payload as its JSON text."""
         return self.values_list("type", Cast("payload", models.TextField()))
+
+
+class ArtifactQuerySet(models.QuerySet["Artifact"]):
+    def in_project(self, project_id: UUID) -> Self:
+        return self.filter(project_id=project_id)
+
+    def live(self) -> Self:
+        """Without the deleted."""
+        return self.filter(deleted_seq=None)
+
+    def seen_in(self, session: "Session") -> Self:
+        """The artifacts of a session's log: its own, and those a fork began with."""
+        found = Q(session_id=session.pk)
+        for ancestor, upto in session.lineage:
+            found |= Q(session_id=UUID(ancestor), seq__lte=upto)
+        return self.filter(found, project_id=session.project_id)
+
+    def of_subject(self, subject: str | None) -> Self:
+        """Narrow to the sessions of one subject; None does not narrow."""
+        return self if subject is None else self.filter(session__subject=subject)

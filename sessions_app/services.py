@@ -20,6 +20,7 @@ from sessions_app.append import (
     append_events,
     first_record,
 )
+from sessions_app.artifacts.erasing import erase_artifacts
 from sessions_app.errors import (
     LockLost,
     SeqNotFound,
@@ -351,7 +352,8 @@ def erase_session(
     """
     session = get_session(project_id, session_id, subject=subject, lock=True)
     check_lock(session, lock_token)
-    pass_on_to_forks(session)
+    pass_on_to_forks(session, actor=actor)
+    artifacts = erase_artifacts(project_id, [session_id])
     erased = _erase_rows(project_id, session_id)
     erase_after_commit(project_id, session_id)
     record_audit(
@@ -359,7 +361,7 @@ def erase_session(
         actor,
         "session.erased",
         f"session:{session_id}",
-        after={"events": erased},
+        after={"events": erased, "artifacts": artifacts},
         reason=reason,
     )
     return erased

@@ -14,12 +14,12 @@ class CuttingProxy:
     `lose_answers` answers are read from the server, which has then done its work, and
     never passed on: the client's connection is closed instead. `cut_after` holds, for
     the connections to come, after how many bytes of answer each is closed; when it is
-    used up they are left whole.
+    used up they are left whole. `target` may be changed for the connections to come.
     """
 
     def __init__(self, target: str) -> None:
         parts = urlsplit(target)
-        self._target = (parts.hostname, parts.port)
+        self.target = (parts.hostname, parts.port)
         self.lose_answers = 0
         self.cut_after: list[int] = []
         self.connections = 0
@@ -57,7 +57,7 @@ class CuttingProxy:
 
     def _join(self, client: socket.socket, budget: int | None) -> None:
         try:
-            server = socket.create_connection(self._target)
+            server = socket.create_connection(self.target)
         except OSError:
             _end(client)
             return

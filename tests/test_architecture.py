@@ -22,6 +22,7 @@ COMPOSITION = {
     "agentstate.serving",
     "agentstate.settings",
     "agentstate.supervisor",
+    "agentstate.uploads",
     "agentstate.urls",
     "agentstate.views",
     "agentstate.wsgi",

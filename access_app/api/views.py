@@ -126,8 +126,7 @@ class ApiView(APIView):
     def call_once(self, handler: Handler, request: ApiRequest) -> HttpResponseBase:
         """Run the handler; or, for a call already answered, give that answer."""
         if request.method not in SAFE_METHODS:
-            check_length(request._request)
-            request.idempotency = idempotency.read_idempotency(request, self.caller)
+            request.idempotency = self.read_idempotency(request)
         if request.idempotency is None or self.idempotency == "service":
             return handler(request, *self.args, **self.kwargs)
         with transaction.atomic():
@@ -158,6 +157,11 @@ class ApiView(APIView):
                 return f"{name.removesuffix('_id')}:{value}"
         match = self.request.resolver_match
         return f"call:{match.view_name if match else ''}"
+
+    def read_idempotency(self, request: ApiRequest) -> IdempotencyRequest | None:
+        """Return the call's Idempotency-Key; refuse a body that is too large."""
+        check_length(request._request)
+        return idempotency.read_idempotency(request, self.caller)
 
     def keep_answer(self, call: IdempotencyRequest, response: Response) -> None:
         """Store the response, rendered here and not again when it is sent."""

@@ -1,5 +1,12 @@
 from django.urls import path
 
+from sessions_app.api.artifacts import (
+    ArtifactContentView,
+    ArtifactLinkView,
+    ArtifactListView,
+    ArtifactView,
+    SessionArtifactsView,
+)
 from sessions_app.api.events import EventListView
 from sessions_app.api.feed import FeedStreamView, FeedView, SessionStreamView
 from sessions_app.api.sessions import (
@@ -27,6 +34,11 @@ urlpatterns = [
     path(f"{SESSION}/replay", ReplayView.as_view()),
     path(f"{SESSION}/state", StateView.as_view()),
     path(f"{SESSION}/events/stream", SessionStreamView.as_view()),
+    path(f"{SESSION}/artifacts", SessionArtifactsView.as_view()),
+    path("artifacts", ArtifactListView.as_view()),
+    path("artifacts/<uuid:artifact_id>", ArtifactView.as_view()),
+    path("artifacts/<uuid:artifact_id>/content", ArtifactContentView.as_view()),
+    path("artifacts/<uuid:artifact_id>/link", ArtifactLinkView.as_view()),
     *working_memory_paths(SESSION, "session", SessionMemoryView),
     path("events", FeedView.as_view()),
     path("events/stream", FeedStreamView.as_view()),

@@ -11,6 +11,7 @@ import pytest
 from drf_spectacular.generators import SchemaGenerator
 from hypothesis import HealthCheck, given, settings
 
+from tests.artifacts.calls import upload
 from tests.factories import calls, make_session
 from tests.fixtures import Api, issue_key, make_project
 
@@ -56,7 +57,8 @@ def test_a_call_answers_as_its_document_says(server, contract_api, label, mode):
     session = make_session(contract_api, state={"n": 1})
     session.append("hello", calls("c"))
     headers = {"Authorization": f"Bearer {contract_api.key}"}
-    ids = {"session_id": session.id}
+    artifact = upload(session, b"some bytes").json["id"]
+    ids = {"session_id": session.id, "artifact_id": artifact}
 
     @given(case=operation.as_strategy(generation_mode=mode))
     @settings(
@@ -67,7 +69,8 @@ def test_a_call_answers_as_its_document_says(server, contract_api, label, mode):
     )
     def check(case):
         # Of a session that is there: one made up would be 404 whatever else is sent.
-        case.path_parameters |= ids.keys() & case.path_parameters.keys() and ids
+        known = ids.keys() & case.path_parameters.keys()
+        case.path_parameters |= {name: ids[name] for name in known}
         response = case.call(base_url=server.base_url, headers=headers, timeout=20)
         case.validate_response(response, checks=CHECKS)
 
