@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import json
+import os
 import secrets
 import shlex
 from collections.abc import Iterator
@@ -53,7 +54,7 @@ class WayIn:
             yield f"           {self.admin_password}  (shown this once)"
         else:
             yield f"  admin    {url}/admin/  a new password:"
-            yield f"           {MANAGE} changepassword {ADMIN_NAME}"
+            yield f"           {manage()} changepassword {ADMIN_NAME}"
         if self.project:
             yield f"  project  {self.project}"
         if self.key:
@@ -61,10 +62,16 @@ class WayIn:
         else:
             project = shlex.quote(self.project or "NAME")
             yield "  API key  make one:"
-            yield f"           {MANAGE} create_key --scopes all --project {project}"
+            yield f"           {manage()} create_key --scopes all --project {project}"
         yield ""
         yield "Begin a session:"
         yield curl_line(url, self.key or "$KEY")
+
+
+def manage() -> str:
+    """The command as it reaches this server's data: pasted, it works."""
+    folder = os.environ.get("AGENTSTATE_DATA_DIR")
+    return f"AGENTSTATE_DATA_DIR={shlex.quote(folder)} {MANAGE}" if folder else MANAGE
 
 
 def curl_line(url: str, key: str) -> str:

@@ -141,15 +141,16 @@ DATABASES: dict[str, dict[str, Any]] = {
 }
 DATABASES["default"].setdefault("OPTIONS", {})
 DATABASES["default"]["OPTIONS"] |= {
-    "pool": {
-        "min_size": 1,
-        "max_size": env_int("AGENTSTATE_DB_POOL_SIZE", 12, low=1, high=500),
-        "check": check_open,
-        "timeout": 10,  # seconds a request waits for a connection before it gets a 503
-    },
     "connect_timeout": 5,  # seconds
     "application_name": "agentstate",
 }
+if _pool_size := env_int("AGENTSTATE_DB_POOL_SIZE", 12, low=0, high=500):
+    DATABASES["default"]["OPTIONS"]["pool"] = {
+        "min_size": 1,
+        "max_size": _pool_size,
+        "check": check_open,
+        "timeout": 10,  # seconds a request waits for a connection before it gets a 503
+    }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 PROCRASTINATE_AUTODISCOVER_MODULE_NAME = "jobs"

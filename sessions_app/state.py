@@ -26,7 +26,7 @@ def write_state(
     session_id: UUID,
     new_state: dict[str, Any] | Callable[[Any], Any],
     *,
-    expected_version: int,
+    expected_version: int | None,
     actor: str,
     lock_token: UUID | None = None,
     subject: str | None = None,
@@ -38,10 +38,11 @@ def write_state(
 
     `new_state` is the value, or a function of the old one. Each write is one event and
     one version more, also when it changes nothing. Raises VersionConflict with the
-    current version and the paths changed since; the state is then as it was.
+    current version and the paths changed since; the state is then as it was. None for
+    `expected_version` takes whichever there is, and may meet a conflict all the same.
     """
     session = _read(project_id, session_id, subject)
-    if session.version != expected_version:
+    if expected_version not in (None, session.version):
         raise _conflict(session, expected_version)
     wanted = new_state(session.state) if callable(new_state) else new_state
     if not isinstance(wanted, dict):

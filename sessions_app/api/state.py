@@ -1,5 +1,6 @@
 """A session's state: read it at any seq, replace it by compare-and-set."""
 
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -25,6 +26,7 @@ from sessions_app.replay import StateAt, check_seq, state_at
 from sessions_app.services import write_state
 
 OPERATIONS_MAX = 10_000  # of one JSON patch
+OVERTAKEN_MAX = 50  # times, by others, of a write that takes any version
 STATE_EXAMPLE = {"state": {"step": "pay", "cart": ["pear"]}, "version": 4}
 
 
@@ -102,7 +104,9 @@ class StateView(SessionCallView):
     def write(self, session_id: UUID, new_state: Any, expected: int | None) -> Response:
         if_match = read_if_match(self.request)
         if isinstance(if_match, str):  # "*": whatever is there
-            if_match = self.load(session_id).version
+            if expected is None:
+                return self.write_over(session_id, new_state)
+            if_match = None
         if if_match is not None and expected not in (None, if_match):
             raise FieldError(
                 "expected_version", "conflict", "differs from what If-Match says"
@@ -113,18 +117,31 @@ class StateView(SessionCallView):
             self.load(session_id)  # an unknown session is 404, not 428
             raise PreconditionRequired
         try:
-            written = write_state(
+            return self.write_once(session_id, new_state, expected)
+        except VersionConflict as conflict:
+            if if_match is not None:
+                conflict.status = 412
+            raise
+
+    def write_over(self, session_id: UUID, new_state: Any) -> Response:
+        """Write whatever the version: a writer who was faster is read anew."""
+        for _ in range(OVERTAKEN_MAX):
+            with suppress(VersionConflict):
+                return self.write_once(session_id, new_state, None)
+        return self.write_once(session_id, new_state, None)
+
+    def write_once(
+        self, session_id: UUID, new_state: Any, expected: int | None
+    ) -> Response:
+        return state_response(
+            write_state(
                 self.caller.project_id,
                 session_id,
                 new_state,
                 expected_version=expected,
                 **self.writer,
             )
-        except VersionConflict as conflict:
-            if if_match is not None:
-                conflict.status = 412
-            raise
-        return state_response(written)
+        )
 
 
 def read_patch(request: ApiRequest) -> tuple[Any, bool, int | None]:

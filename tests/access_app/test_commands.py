@@ -2,13 +2,16 @@
 
 import io
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from django.core.management import CommandError, call_command
 
 from access_app.models import ApiKey, Project
 from agentstate.ids import new_id
-from tests.fixtures import Api
+from tests.fixtures import ROOT, Api
 
 
 def run(*arguments):
@@ -114,3 +117,16 @@ def test_a_wrong_call_says_what_is_wrong(project, arguments, said):
     with pytest.raises(CommandError, match=said):
         run("create_key", *arguments)
     assert not ApiKey.objects.in_project(project.id).exists()
+
+
+def test_without_a_database_it_says_so_at_once():
+    done = subprocess.run(
+        [sys.executable, "manage.py", "create_project", "x"],
+        cwd=ROOT,
+        env=os.environ | {"DATABASE_URL": "postgres://a:hidden@127.0.0.1:1/none"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("Postgres cannot be used")
+    assert "Traceback" not in done.stderr and "hidden" not in done.stderr

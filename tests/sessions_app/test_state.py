@@ -10,6 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from agentstate import codec, metrics
 from sessions_app.models import Snapshot
+from tests.concurrency.racing import at_once
 from tests.factories import error_of, fetch, make_session
 from tests.fixtures import Api
 
@@ -75,6 +76,20 @@ class TestCompareAndSet:
     def test_a_star_takes_whatever_version_there_is(self, session):
         session.put_state({"a": 1}, 0)
         assert put(session, {"b": 2}, "*").json == {"state": {"b": 2}, "version": 2}
+
+    def test_a_star_never_loses_a_race(self, session):
+        def change(n):
+            return session.api.patch(
+                f"{session.url}/state",
+                {f"k{n}": n},
+                headers={"If-Match": "*"},
+                content_type="application/merge-patch+json",
+            )
+
+        answers = at_once(*[lambda n=n: change(n) for n in range(8)])
+        assert [a.status_code for a in answers] == [200] * 8, answers
+        now = session.get("/state")
+        assert now == {"state": {f"k{n}": n for n in range(8)}, "version": 8}
 
     @pytest.mark.parametrize(
         "tag", ["x", '"1", "2"', "", '"-1"', '"99999999999999999999"']
