@@ -66,6 +66,12 @@ def redact_events(session: Session, seqs: Iterable[int]) -> int:
     return changed
 
 
+def blank_numbered(project_id: UUID, session_id: UUID, seqs: Iterable[int]) -> int:
+    """Blank the events of these numbers among a session's own, of whatever type."""
+    holder = Session(id=session_id, project_id=project_id)
+    return _write(holder, _scrubbed(_rows(holder, -1, seqs), blank_event))
+
+
 # What a source event may be; a state change is cleaned with the state it made.
 BLANKABLE = frozenset(
     ("message.user", "message.assistant", "message.system", "tool.result", "reasoning")

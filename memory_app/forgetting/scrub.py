@@ -43,6 +43,8 @@ def blank_event(event_type: str, payload: dict[str, Any]) -> dict[str, Any]:
         return blank_session(payload)
     if event_type.startswith("memory."):
         return payload
+    if event_type.startswith("artifact."):
+        return blank_artifact(payload)
     kept = {name: payload[name] for name in STRUCTURE if name in payload}
     if "content" in payload and payload["content"] is not None:
         kept["content"] = MARK
@@ -51,6 +53,17 @@ def blank_event(event_type: str, payload: dict[str, Any]) -> dict[str, Any]:
     if event_type == "context.compacted":
         kept["summary"] = MARK
     return kept if kept.keys() - {"name"} else kept | BLANK
+
+
+def blank_artifact(payload: dict[str, Any]) -> dict[str, Any]:
+    """Blank what a client said of a file, and the digest of its bytes."""
+    changed = dict(payload)
+    for name in ("name", "media_type", "sha256", "reason"):
+        if name in changed:
+            changed[name] = ""
+    if "metadata" in changed:
+        changed["metadata"] = {}
+    return changed
 
 
 def blank_run_event(event_type: str, payload: dict[str, Any]) -> dict[str, Any]:

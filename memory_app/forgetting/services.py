@@ -16,6 +16,7 @@ from access_app.services import record_audit
 from agentstate.ids import new_id
 from memory_app.errors import FactNotFound
 from memory_app.forgetting import elsewhere, runs
+from memory_app.forgetting.artifacts import forget_all, forget_holding
 from memory_app.forgetting.log import (
     blank_sessions,
     clean_sessions,
@@ -55,6 +56,14 @@ KEYS_KEPT = {
     "place": "access_api_keys",
     "why": "API keys bound to the subject name it; revoke and replace them.",
 }
+
+
+def files_unread(count: int) -> dict[str, str]:
+    why = (
+        f"{count} files are not plain text, too large or out of reach, and were not "
+        "looked into; delete them, or forget the subject."
+    )
+    return {"place": "agent_artifacts", "why": why}
 
 
 @dataclass
@@ -108,7 +117,7 @@ def forget_fact(
     tally = Tally()
     if scope == EVERYWHERE:
         needles = Needles(_texts_of(fact))
-        _forget_traces(fact, needles, tally)
+        _forget_traces(fact, needles, tally, actor)
         reason = needles.clean(reason)
     else:
         reason = Needles([fact.fact]).clean(reason)
@@ -156,7 +165,7 @@ def _texts_of(fact: Fact) -> set[str]:
     return texts
 
 
-def _forget_traces(fact: Fact, needles: Needles, tally: Tally) -> None:
+def _forget_traces(fact: Fact, needles: Needles, tally: Tally, actor: str) -> None:
     project_id = fact.project_id
     alike = [
         other
@@ -171,8 +180,11 @@ def _forget_traces(fact: Fact, needles: Needles, tally: Tally) -> None:
     sessions = {s.pk: s for s in [*own, *named]}
     for session in sessions.values():
         session.refresh_from_db()
-    tally.add_all(_named_counts(clean_sessions(sessions.values(), needles)))
     ids = list(sessions)
+    held = forget_holding(project_id, ids, needles, actor=actor)
+    tally.add("agent_artifacts", held.forgotten)
+    tally.kept += [files_unread(held.unread)] if held.unread else []
+    tally.add_all(_named_counts(clean_sessions(sessions.values(), needles)))
     tally.add_all(elsewhere.clean_tables(project_id, ids, needles))
     runs.rehash_results(project_id, ids)
     marks = [*ids, answers_about(project_id, fact.subject)]
@@ -330,6 +342,7 @@ def _forget_subject(
     for session in sessions_named(project_id, sources):
         if session.pk not in ids:
             tally.add("agent_events", redact_events(session, sources[str(session.pk)]))
+    tally.add("agent_artifacts", forget_all(project_id, ids, actor=actor))
     tally.add_all(_named_counts(blank_sessions(sessions, subject)))
     tally.add_all(elsewhere.blank_tables(project_id, ids))
     tally.add("names of runs and steps", runs.blank_names(project_id, ids))

@@ -1,5 +1,6 @@
 """The memory calls as tests use them, and a look into everything that is stored."""
 
+import json
 from pathlib import Path
 
 import redis as redis_client
@@ -60,6 +61,18 @@ def say(api, session, *contents, role="user"):
     return append(
         api, session, *((f"message.{role}", {"content": c}) for c in contents)
     )
+
+
+def upload_file(api, session, data, name, metadata=None):
+    answer = api.request(
+        "POST",
+        f"/api/v1/sessions/{session}/artifacts",
+        data=data,
+        content_type="text/plain",
+        params={"name": name, "metadata": json.dumps(metadata or {})},
+    )
+    assert answer.status_code == 201, answer
+    return answer.json["id"]
 
 
 def close(api, session):

@@ -21,6 +21,7 @@ from tests.memory_app.calls import (
     remember,
     say,
     texts,
+    upload_file,
 )
 
 
@@ -119,6 +120,13 @@ def test_lm_10_everywhere_means_the_log_and_all_made_from_it(api, project, redis
         state, {"state": {"note": f"to {iban}", "step": 2}, "expected_version": 1}
     )
     assert changed.status_code == 200, changed
+    files = [
+        upload_file(api, session, f"to {iban}\n".encode() * 30_000, "order.txt"),
+        upload_file(api, session, b"nothing of it", f"{code}.txt"),
+        upload_file(api, session, b"nor in here", "m.txt", {"to": [iban]}),
+    ]
+    kept = upload_file(api, session, b"tea at five", "tea.txt")
+    upload_file(api, session, b"\xff\xfe\x00", "photo.jpg")
     redis.set(f"agentstate:wm:{session}:draft", f"pay to {iban}")
     redis.set(f"agentstate:wm:{session}:other", "nothing of it")
     fact = remember(
@@ -135,7 +143,11 @@ def test_lm_10_everywhere_means_the_log_and_all_made_from_it(api, project, redis
     assert receipt["forgotten"] == 2
     assert receipt["counts"]["agent_events"] >= 5
     assert receipt["counts"]["working_memory"] == 1
-    assert {kept["place"] for kept in receipt["kept"]} == {"agent_events"}
+    assert {k["place"] for k in receipt["kept"]} == {"agent_events", "agent_artifacts"}
+    assert receipt["counts"]["agent_artifacts"] == 3
+    for each in files:
+        assert api.get(f"/api/v1/artifacts/{each}").status_code == 404
+    assert api.get(f"/api/v1/artifacts/{kept}/content").content == b"tea at five"
     assert redis.get(f"agentstate:wm:{session}:other") == b"nothing of it"
     assert texts(facts(api)) == ["Likes tea"]
     events = api.get(f"/api/v1/sessions/{session}/events").json["items"]
@@ -196,6 +208,11 @@ def test_a_subject_is_forgotten_from_every_place(api, project, redis):
     fork = api.post(f"/api/v1/sessions/{session}/fork", {"at_seq": 4}).json["id"]
     say(api, fork, f"In the fork: {word}")
     redis.set(f"agentstate:wm:{session}:x", word)
+    text = f"about {word}".encode()
+    shared = upload_file(api, session, text, f"{word}.txt", {"about": word})
+    twin = upload_file(api, fork, text, f"{word}.txt")
+    gone = upload_file(api, session, text, f"{word} 2.txt")
+    assert api.delete(f"/api/v1/artifacts/{gone}").status_code == 204
     fact = remember(
         api,
         f"Is {word}",
@@ -213,6 +230,8 @@ def test_a_subject_is_forgotten_from_every_place(api, project, redis):
     remember(api, "Somebody else", subject="u-2")
     before = places_with(word)
     assert "agent_events.payload" in before and "access_audit.after" in before
+    assert "agent_artifacts.name" in before
+    assert any(place.startswith("file:") for place in before)
 
     path = f"/api/v1/subjects/{subject}/forget"
     dry = api.post(path, {"dry_run": True}).json
@@ -220,6 +239,9 @@ def test_a_subject_is_forgotten_from_every_place(api, project, redis):
     assert set(places_with(word)) == set(before)
     done = api.post(path, {"reason": f"{subject} asked for it"}).json
     assert done["counts"] == dry["counts"] | {"working_memory": 1}
+    assert done["counts"]["agent_artifacts"] == 2
+    for each in (shared, twin):
+        assert api.get(f"/api/v1/artifacts/{each}/content").status_code == 404
     assert places_with(word) == []
     check_replay(project, session, fork)
 
@@ -235,6 +257,18 @@ def test_a_subject_is_forgotten_from_every_place(api, project, redis):
     assert receipts[0]["receipt"] == done["receipt"]
     again = api.post(path, {}).json
     assert again["forgotten"] == 0
+
+
+def test_bytes_that_another_subject_has_too_stay_his(api, project):
+    one = open_session(api, subject="u-1")
+    two = open_session(api, subject="u-2")
+    mine = upload_file(api, one, b"the same for both", "a.txt")
+    theirs = upload_file(api, two, b"the same for both", "b.txt")
+    assert api.post("/api/v1/subjects/u-1/forget", {}).status_code == 200
+    assert api.get(f"/api/v1/artifacts/{mine}").status_code == 404
+    down = api.get(f"/api/v1/artifacts/{theirs}/content")
+    assert down.content == b"the same for both"
+    check_replay(project, one, two)
 
 
 def test_a_retry_of_the_forgotten_call_does_not_bring_it_back(api):
