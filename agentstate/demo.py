@@ -4,7 +4,8 @@ It talks to the server as any agent does, over plain HTTP with an API key, so th
 first look at the API and the pages finds something alive. Each turn is one request of a
 customer: a message, a tool call, its result, an answer, and the state brought up to
 date by compare-and-set. It resumes the same session after a restart of either side.
-Between its turns it works on a plan whose payment a person approves.
+Between its turns it works on a run that moves and on one whose payment a person
+approves; before all of them it leaves what there is to look at once.
 """
 
 import itertools
@@ -17,11 +18,13 @@ from typing import Any
 import httpx
 
 from agentstate.backoff import exponential
-from agentstate.demo_plan import DemoPlan
+from agentstate.demo_plan import DemoPlan, DemoRuns, DemoStocktake
+from agentstate.demo_team import DemoTeam
 
 logger = logging.getLogger(__name__)
 
 SESSION_KEY = "demo-support"
+STOCK = {"key": "demo-stock", "agent": "support", "title": "Stocktake of the shop"}
 TURNS = 200  # then it rests: a demo must not fill a disk
 TURN_SECONDS = 15.0
 PAUSE_SECONDS = 1.0  # between the events of a turn, so that a reader sees them come
@@ -81,7 +84,7 @@ class DemoAgent:
     pause: float = PAUSE_SECONDS
     rest: float = TURN_SECONDS
     stopping: threading.Event = field(default_factory=threading.Event)
-    plan: DemoPlan | None = None
+    runs: list[DemoRuns] = field(default_factory=list)
 
     def run(self, turns: int = TURNS) -> None:
         session = self.call(
@@ -94,7 +97,13 @@ class DemoAgent:
             },
         )
         path = f"/api/v1/sessions/{session['id']}"
-        self.plan = DemoPlan(self.call, session["id"])
+        stock = self.call("POST", "/api/v1/sessions", STOCK)
+        self.runs = [
+            DemoPlan(self.call, session["id"]),
+            DemoStocktake(self.call, stock["id"]),
+        ]
+        self.look_after_runs()
+        DemoTeam(self.call).settle_once()
         for number in itertools.count(self.turns_done(path)):
             if number >= turns or self.stopping.is_set():
                 break
@@ -103,11 +112,14 @@ class DemoAgent:
 
     def rest_between_turns(self) -> None:
         """Rest; but a payment that is approved meanwhile is not to wait long."""
-        assert self.plan is not None
         for _ in range(PLAN_LOOKS):
-            self.plan.go_on()
+            self.look_after_runs()
             if self.stopping.wait(self.rest / PLAN_LOOKS):
                 return
+
+    def look_after_runs(self) -> None:
+        for each in self.runs:
+            each.go_on()
 
     def work_on_the_plan(self) -> None:
         """After the last turn, until `stopping` is set."""

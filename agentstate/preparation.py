@@ -21,6 +21,7 @@ from django.db.migrations.executor import MigrationExecutor
 from access_app.keys import KeyText, is_secret
 from access_app.models import ApiKey, Project
 from access_app.scopes import (
+    MEMORY_WRITE,
     RUNS_READ,
     RUNS_WORK,
     RUNS_WRITE,
@@ -35,7 +36,16 @@ ADMIN_NAME = "admin"
 FIRST_KEY = "first key"
 DEMO_PROJECT = "demo"
 DEMO_KEY = "demo agent"
-DEMO_SCOPES = (SESSIONS_READ, SESSIONS_WRITE, RUNS_READ, RUNS_WRITE, RUNS_WORK)
+DEMO_SCOPES = (
+    SESSIONS_READ,
+    SESSIONS_WRITE,
+    RUNS_READ,
+    RUNS_WRITE,
+    RUNS_WORK,
+    MEMORY_WRITE,
+)
+# What an agent inferred waits for review, so that there is something to review.
+DEMO_SETTINGS = {"memory": {"remember": {"agent": "review"}}}
 
 
 @dataclass(frozen=True)
@@ -124,7 +134,11 @@ def open_way_in() -> WayIn:
     project = Project.objects.order_by("created_at").first()
     key = None
     if project is None:
-        project = create_project(DEMO_PROJECT if settings.DEMO else "default")
+        project = (
+            create_project(DEMO_PROJECT, settings=DEMO_SETTINGS)
+            if settings.DEMO
+            else create_project("default")
+        )
         key = create_key(project, scopes=["all"], name=FIRST_KEY).text
     return WayIn(project.name, _first_admin(), key)
 

@@ -1,8 +1,15 @@
 """Pages that stand above the apps: a project's overview, health and metrics."""
 
+import hashlib
+from functools import cache
+from typing import NamedTuple
+
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
-from django.views.decorators.http import require_safe
+from django.views.decorators.http import condition, require_safe
+from django.views.decorators.vary import vary_on_headers
+from drf_spectacular.generators import SchemaGenerator
+from drf_spectacular.renderers import OpenApiJsonRenderer, OpenApiYamlRenderer
 
 from access_app.pages import PageRequest, project_page
 from access_app.roles import Right
@@ -38,3 +45,36 @@ def readyz(request: HttpRequest) -> JsonResponse:
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
     return HttpResponse(exposition(), content_type="text/plain; version=0.0.4")
+
+
+class Written(NamedTuple):
+    text: bytes
+    media_type: str
+    etag: str
+
+
+@cache
+def written_schema(as_json: bool) -> Written:
+    """The API's description, written once a process: it takes half a second."""
+    renderer = OpenApiJsonRenderer() if as_json else OpenApiYamlRenderer()
+    generator = SchemaGenerator()  # type: ignore[no-untyped-call]
+    described = generator.get_schema(request=None, public=True)  # type: ignore[no-untyped-call]
+    text = renderer.render(described, renderer_context={})
+    digest = hashlib.sha256(text).hexdigest()[:32]
+    return Written(text, renderer.media_type, f'"{digest}"')
+
+
+def _wanted_schema(request: HttpRequest) -> Written:
+    """JSON for who asks for it, by `format` or by the header; else YAML."""
+    wish = request.GET.get("format")
+    return written_schema(
+        wish == "json" if wish else "json" in request.headers.get("Accept", "")
+    )
+
+
+@require_safe
+@vary_on_headers("Accept")
+@condition(etag_func=lambda request: _wanted_schema(request).etag)
+def schema(request: HttpRequest) -> HttpResponse:
+    written = _wanted_schema(request)
+    return HttpResponse(written.text, content_type=written.media_type)
