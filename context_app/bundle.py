@@ -22,7 +22,7 @@ from sessions_app.errors import (
     EntryNotFound,
     WorkingMemoryUnavailable,
 )
-from sessions_app.models import Session
+from sessions_app.models import Artifact, Session
 from sessions_app.working_memory import Scope, get_entry
 
 BUDGET_TOKENS = 4000
@@ -75,6 +75,7 @@ def gather_bundle(
     facts = bundle.fitting("fact", _facts(session, offered["task"], wanted))
     state = bundle.fitting("state", _state(session, wanted))
     memory = bundle.fitting("working_memory", _working_memory(session, wanted))
+    artifacts = bundle.fitting("artifact", _artifacts(session, offered))
     newest_first = bundle.fitting("event", _events(session, wanted, count))
     return {
         "task": offered["task"],
@@ -84,7 +85,7 @@ def gather_bundle(
         "state": {item["key"]: item["value"] for item in state},
         "working_memory": {item["key"]: item["value"] for item in memory},
         "events": sorted(newest_first, key=lambda item: item["seqs"][:1]),
-        "artifacts": wanted.get("artifacts", []),
+        "artifacts": artifacts,
         "last_seq": session.last_seq,
         "budget_tokens": budget,
         "tokens": budget - bundle.room,
@@ -173,6 +174,21 @@ def _working_memory(session: Session, wanted: dict[str, Any]) -> Iterator[Item]:
         yield {"key": key, "value": codec.loads(text)}, where
 
 
+def _artifacts(session: Session, offered: dict[str, Any]) -> Iterator[Item]:
+    """The artifacts that the taking session was given, by their ids there."""
+    given = [UUID(artifact_id) for artifact_id in offered.get("artifacts", [])]
+    live = Artifact.objects.in_project(session.project_id).live().filter(id__in=given)
+    for artifact in live.order_by("seq"):
+        value = {
+            "id": str(artifact.pk),
+            "name": artifact.name,
+            "media_type": artifact.media_type,
+            "size": artifact.size,
+            "sha256": artifact.sha256,
+        }
+        yield value, f"/api/v1/artifacts/{artifact.pk}"
+
+
 def _events(session: Session, wanted: dict[str, Any], count: Counter) -> Iterator[Item]:
     """Messages and calls, the newest first, as neutral messages."""
     for unit in _units(session, wanted):
@@ -213,6 +229,7 @@ def prompt_text(bundle: dict[str, Any]) -> str:
         ("inline", "Given with the task"),
         ("state", "State"),
         ("working_memory", "Working memory"),
+        ("artifacts", "Files, to be read by their id"),
         ("limits", "Limits"),
     ):
         if bundle[name]:

@@ -19,6 +19,7 @@ from django.db import transaction
 from access_app.models import Project
 from access_app.services import create_key, revoke_key
 from agentstate.clock import db_now
+from agentstate.errors import FieldError
 from agentstate.ids import new_id
 from runs_app.constraints import Constraints, constraints_within, scopes_of
 from runs_app.errors import (
@@ -41,6 +42,7 @@ from runs_app.services import (
     send_signal,
 )
 from sessions_app.append import NewEvent, append_events
+from sessions_app.artifacts.services import artifacts_named, copy_artifacts
 from sessions_app.log import iso, read_log
 from sessions_app.models import Session
 from sessions_app.services import SessionFields, create_session, get_session
@@ -87,7 +89,8 @@ def offer_handoff(
     """Hand a task to `offer.agent` and let the run wait for the result.
 
     `secret` is for a caller that can derive the key's again. Raises HandoffTooDeep,
-    WrongState if the run has ended, FieldError for tools that it may not use itself.
+    WrongState if the run has ended, FieldError for tools that it may not use itself
+    and for artifacts that its session does not have.
     """
     run = locked_run(project_id, run_id)
     session = Session.objects.get(project_id=project_id, id=run.session_id)
@@ -100,6 +103,7 @@ def offer_handoff(
     step = _waiting_step(run, handoff.id, seconds, actor)
     deadline = _deadline(run, seconds)
     child = _child_run(session, run, step, offer, deadline, actor)
+    files = _given_artifacts(session, child, offer, actor)
     made = create_key(
         Project.objects.get(id=project_id),
         scopes=scopes_of(offer.constraints),
@@ -115,7 +119,8 @@ def offer_handoff(
     handoff.child_session_id, handoff.child_run_id = child.session_id, child.id
     handoff.agent, handoff.depth = offer.agent, depth
     handoff.expires_at, handoff.key_id = deadline, made.key.id
-    handoff.offered_seq = _append(handoff, "offered", actor, _offered(handoff, offer))
+    told = _offered(handoff, offer) | {"artifacts": files}
+    handoff.offered_seq = _append(handoff, "offered", actor, told)
     handoff.save(force_insert=True)
     handoff.refresh_from_db()
     return Offered(handoff, made.text)
@@ -195,6 +200,29 @@ def _child_run(
         actor=actor,
     )
     return child
+
+
+def _given_artifacts(
+    session: Session, child: Run, offer: Offer, actor: str
+) -> list[str]:
+    """Give the taking session the artifacts named, and no others; return their ids.
+
+    Now, not at acceptance: nobody else knows that session yet, so that holding its row
+    beside the giving one's cannot meet another that holds them in turn.
+    """
+    names = offer.context.get("artifacts", [])
+    if not names:
+        return []
+    found = artifacts_named(session, names)
+    for index, name in enumerate(names):
+        if not any(name in (a.name, str(a.pk)) for a in found):
+            raise FieldError(
+                f"context.artifacts[{index}]",
+                "artifact_not_found",
+                "the session has no artifact of this id or name",
+            )
+    target = get_session(session.project_id, child.session_id, lock=True)
+    return [str(a.pk) for a in copy_artifacts(session, names, target, actor=actor)]
 
 
 def _offered(handoff: Handoff, offer: Offer) -> dict[str, Any]:

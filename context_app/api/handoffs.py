@@ -13,7 +13,13 @@ from access_app.api.views import ApiRequest
 from access_app.idempotency import IdempotencyRequest
 from access_app.keys import KeyText, hash_secret
 from access_app.models import ApiKey
-from access_app.scopes import MEMORY_READ, MEMORY_WRITE, RUNS_READ, RUNS_WORK
+from access_app.scopes import (
+    MEMORY_READ,
+    MEMORY_WRITE,
+    RUNS_READ,
+    RUNS_WORK,
+    SESSIONS_READ,
+)
 from agentstate import codec
 from agentstate.api.pagination import page_response, paginate
 from agentstate.api.params import PageParams, read_params
@@ -84,7 +90,10 @@ class CarriedIn(StrictSerializer):
     )
     state_keys = name_list(required=False)
     working_memory = name_list(required=False)
-    artifacts = name_list(required=False, help_text="References, passed on as given.")
+    artifacts = name_list(
+        required=False,
+        help_text="Ids or names: the other agent may read these, and no others.",
+    )
     inline = JSONValueField(required=False)
     budget_tokens = serializers.IntegerField(
         min_value=1, max_value=1_000_000, required=False, help_text="Default 4000."
@@ -250,6 +259,8 @@ class RunHandoffsView(RunCallView):
         context = plain(body.get("context", {}))
         if "facts" in context or "recall" in context:
             self.caller.require_scope(MEMORY_READ)
+        if "artifacts" in context:
+            self.caller.require_scope(SESSIONS_READ)
         budget = context.get("budget_tokens")
         if budget is not None:
             check_task(body["task"], budget, configured_counter())
