@@ -209,6 +209,8 @@ SPECTACULAR_SETTINGS = {
 }
 # A socket whose other side has vanished is noticed, on both sides, within two of these.
 SOCKET_PING_SECONDS = env_int("AGENTSTATE_SOCKET_PING_SECONDS", 20, low=1, high=300)
+# Of one process; one more is told at once to come back later.
+SOCKETS_PER_PROCESS = env_int("AGENTSTATE_SOCKETS_PER_PROCESS", 2000, low=1)
 DATA_UPLOAD_MAX_MEMORY_SIZE = None  # the parser enforces REQUEST_MAX_BYTES, with a 413
 REQUEST_MAX_BYTES = 40 * 1024 * 1024
 EVENT_PAYLOAD_MAX_BYTES = 32 * 1024 * 1024

@@ -56,7 +56,6 @@ from sessions_app.tailer import (
 
 logger = logging.getLogger(__name__)
 
-SOCKETS_PER_PROCESS = 2000
 SUBSCRIPTIONS_PER_SOCKET = 20
 HELLO_SECONDS = 10
 IDLE_SECONDS = 60
@@ -166,7 +165,7 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             logger.info("socket refused", extra={"because": str(exc)})
             await self.close()
             return
-        if metrics.open_sockets.count >= SOCKETS_PER_PROCESS:
+        if metrics.open_sockets.count >= settings.SOCKETS_PER_PROCESS:
             await self._refuse_as_busy()
             return
         self.exits.enter_context(metrics.open_sockets.counted())

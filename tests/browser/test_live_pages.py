@@ -57,6 +57,23 @@ def test_ws_01_a_cut_socket_says_so_and_misses_nothing(api, open_page, proxy):
     assert page.evaluate("states")[-1] == "Live"
 
 
+def test_ws_08_pages_wait_a_random_while_before_they_come_back(open_page, proxy):
+    page = open_page("", base=proxy.base_url)
+    page.add_init_script(
+        "window.waits = []; const later = setTimeout; window.setTimeout ="
+        " (call, ms, ...rest) => { if (call.name === 'connect') waits.push(ms);"
+        " return later(call, ms, ...rest); }"
+    )
+    page.reload()
+    for count in range(1, 5):
+        wait_live(page)
+        proxy.cut_all()
+        page.wait_for_function(f"waits.length >= {count}")
+    waits = page.evaluate("waits")[:4]
+    assert all(250 <= wait <= 500 for wait in waits)
+    assert len(set(waits)) > 1
+
+
 def test_ws_03_a_silent_server_shows_as_disconnected(api, open_page, server_factory):
     """Frozen, it answers nothing and closes nothing: as when the network is gone."""
     server = server_factory(AGENTSTATE_SOCKET_PING_SECONDS="1")
