@@ -32,6 +32,7 @@ ENTRIES = (
     Entry("Inbox", "runs:inbox", Right.SEE_SESSIONS, "i"),
     Entry("Workers", "runs:workers", Right.SEE_SESSIONS, "w"),
     Entry("Sessions", "sessions:list", Right.SEE_SESSIONS, "s"),
+    Entry("Artifacts", "sessions:artifacts", Right.SEE_PAYLOADS, "a"),
     Entry("Memory", "memory:memory", Right.SEE_MEMORY, "m"),
     Entry("Search", "sessions:search", Right.SEE_PAYLOADS, "f"),
     Entry("Audit", "access:audit", Right.SEE_AUDIT, "l"),

@@ -10,7 +10,7 @@ from access_app.admin import ProjectScopedAdmin
 from access_app.roles import Right
 from agentstate import codec
 from agentstate.uncounted import UncountedPaginator
-from sessions_app.models import Event, Session
+from sessions_app.models import Artifact, Event, Session
 
 
 class LookOnlyAdmin(ProjectScopedAdmin):
@@ -59,6 +59,24 @@ class SessionAdmin(LookOnlyAdmin):
     @admin.display(description="metadata")
     def metadata_text(self, session: Session) -> str:
         return codec.dumps(session.metadata)
+
+
+@admin.register(Artifact)
+class ArtifactAdmin(LookOnlyAdmin):
+    list_display = ("__str__", "project", "media_type", "size", "actor", "created_at")
+    list_select_related = ("project",)
+    ordering = ("-id",)
+    search_fields = ("=id", "=session__id", "=name")
+    search_help_text = "The id of an artifact or a session, or a name."
+    exclude = ("metadata", "session", "blob")
+    readonly_fields = ("session_id", "metadata_text")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return super().get_queryset(request).defer("metadata")
+
+    @admin.display(description="metadata")
+    def metadata_text(self, artifact: Artifact) -> str:
+        return codec.dumps(artifact.metadata)
 
 
 @admin.register(Event)

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from agentstate.clock import db_now
 from sessions_app.models import SessionStatus
-from sessions_app.querysets import SessionQuerySet
+from sessions_app.querysets import ArtifactQuerySet, SessionQuerySet
 
 HOURS = (("1", "last hour"), ("24", "last 24 hours"), ("168", "last 7 days"))
 
@@ -91,6 +91,18 @@ class SessionFilters(SpanForm):
             return sessions.filter(id=UUID(q.strip()))
         except ValueError:
             return sessions.matching(q)
+
+
+class ArtifactFilters(PageForm):
+    name = forms.CharField(required=False, max_length=255)
+    session = forms.UUIDField(required=False)
+
+    def apply(self, artifacts: ArtifactQuerySet) -> ArtifactQuerySet:
+        if self.errors:
+            return artifacts.none()
+        if name := self.value("name"):
+            artifacts = artifacts.filter(name__icontains=name)
+        return artifacts
 
 
 class LogFilters(PageForm):

@@ -2,6 +2,7 @@
 
 from django.urls import path
 
+from sessions_app import artifact_views as artifacts
 from sessions_app import views
 
 app_name = "sessions"
@@ -21,5 +22,17 @@ urlpatterns = [
     path("sessions/<uuid:session_id>/state.json", views.state_download, name="state"),
     path("sessions/<uuid:session_id>/close/", views.close, name="close"),
     path("sessions/<uuid:session_id>/reopen/", views.reopen, name="reopen"),
+    path("artifacts/", artifacts.artifact_list, name="artifacts"),
+    path("artifacts/<uuid:artifact_id>/", artifacts.artifact_page, name="artifact"),
+    path(
+        "artifacts/<uuid:artifact_id>/content",
+        artifacts.artifact_content,
+        name="artifact-content",
+    ),
+    path(
+        "artifacts/<uuid:artifact_id>/delete/",
+        artifacts.artifact_delete,
+        name="artifact-delete",
+    ),
     path("search/", views.search, name="search"),
 ]

@@ -40,6 +40,12 @@ def forget_all(project_id: UUID, session_ids: list[UUID], *, actor: str) -> int:
     return len(live)
 
 
+def artifact_ids(project_id: UUID, session_ids: list[UUID]) -> list[UUID]:
+    """Return the artifacts of these sessions, the deleted included."""
+    rows = Artifact.objects.in_project(project_id).filter(session_id__in=session_ids)
+    return list(rows.values_list("id", flat=True))
+
+
 def forget_holding(
     project_id: UUID, session_ids: list[UUID], needles: Needles, *, actor: str
 ) -> Found:

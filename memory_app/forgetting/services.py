@@ -16,7 +16,11 @@ from access_app.services import record_audit
 from agentstate.ids import new_id
 from memory_app.errors import FactNotFound
 from memory_app.forgetting import elsewhere, runs
-from memory_app.forgetting.artifacts import forget_all, forget_holding
+from memory_app.forgetting.artifacts import (
+    artifact_ids,
+    forget_all,
+    forget_holding,
+)
 from memory_app.forgetting.log import (
     blank_sessions,
     clean_sessions,
@@ -351,6 +355,7 @@ def _forget_subject(
         _forget_working_memory(project_id, ids, tally)
     objects = [f"memory:{fact.id}" for fact in facts]
     objects += [f"session:{id_}" for id_ in ids]
+    objects += [f"artifact:{id_}" for id_ in artifact_ids(project_id, ids)]
     objects += [f"run:{id_}" for id_ in runs.run_ids(project_id, ids)]
     needles = Needles([*(fact.fact for fact in facts), subject])
     tally.add("access_audit", elsewhere.redact_audit(project_id, objects, needles))

@@ -12,9 +12,9 @@ from storages.backends.s3 import S3Storage
 
 from sessions_app.artifacts.store import CHUNK_BYTES
 
-PART_BYTES = 8 * 1024 * 1024  # what an upload holds in memory at a time
+PART_BYTES = 5 * 1024 * 1024  # the least that S3 takes; held in memory, one at a time
 CONNECT_SECONDS = 3
-READ_SECONDS = 20
+READ_SECONDS = 60  # completing an upload of gigabytes takes a store a while
 TRIES = 2
 
 

@@ -8,6 +8,7 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import Max
 
+from access_app.services import record_audit
 from agentstate.ids import new_id
 from sessions_app import event_types as types
 from sessions_app.artifacts.blobs import (
@@ -188,6 +189,16 @@ def delete_artifact(
     check_lock(session, lock_token)
     artifact = get_artifact(project_id, artifact_id, subject=subject)
     delete_all([artifact], actor=actor, reason=reason)
+    # Not its name: that may be personal.
+    about = {"session": str(session.pk), "version": artifact.version}
+    record_audit(
+        project_id,
+        actor,
+        "artifact.deleted",
+        f"artifact:{artifact_id}",
+        before=about,
+        reason=reason,
+    )
 
 
 def delete_all(artifacts: Sequence[Artifact], *, actor: str, reason: str = "") -> None:

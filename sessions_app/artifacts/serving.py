@@ -36,6 +36,7 @@ INERT = re.compile(
     r"|image/(png|jpeg|gif|webp|avif|bmp)|(audio|video)/[a-z0-9.+-]+)\Z",
     re.IGNORECASE,
 )
+READABLE = {"application/json", "application/x-ndjson", "application/xml"}
 SANDBOX = "default-src 'none'; frame-ancestors 'none'; sandbox"
 
 
@@ -173,7 +174,7 @@ def _checked(parts: Iterator[bytes], sha256: str | None) -> Iterator[bytes]:
             close()
 
 
-def read_all(artifact: Artifact, limit: int) -> bytes | None:
+def read_small(artifact: Artifact, limit: int) -> bytes | None:
     """Return the bytes of a small artifact; None if it is larger or cannot be read."""
     if artifact.size > limit:
         return None
@@ -181,3 +182,9 @@ def read_all(artifact: Artifact, limit: int) -> bytes | None:
         return b"".join(open_content(artifact))
     except (StorageUnavailable, ContentMissing):
         return None
+
+
+def reads_as_text(media_type: str) -> bool:
+    """Whether a person can read it as it is: shown as text, whatever it holds."""
+    kind = media_type.partition(";")[0].strip().lower()
+    return kind.startswith("text/") or kind in READABLE or kind.endswith("+json")

@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.artifacts.calls import upload
+from tests.factories import SessionApi
 from tests.people import append, make_session
 
 
@@ -10,6 +12,9 @@ def pages(api, project):
     """Something to see on every page, and the paths of all of them."""
     session = make_session(api, title="A session", subject="u-1", state={"a": [1, 2]})
     append(api, session, 3)
+    long = "report " * 20
+    stored = upload(SessionApi(api, session), b"a text " * 200, long)
+    artifact = stored.json["id"]
     plan = [{"tool": "look", "requires_approval": True}, {"tool": "x" * 60}]
     run = api.post("/api/v1/runs", {"session": session, "steps": plan}).json["id"]
     source = {"session": session, "seqs": [1]}
@@ -26,6 +31,9 @@ def pages(api, project):
         "sessions/",
         f"sessions/{session}/",
         f"sessions/{session}/events/1/",
+        "artifacts/",
+        "artifacts/?name=nothing",
+        f"artifacts/{artifact}/",
         "search/?q=hello",
         "memory/",
         "memory/subject/?subject=u-1",

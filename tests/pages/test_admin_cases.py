@@ -82,7 +82,16 @@ def root(make_user):
     return client
 
 
-GROWING = ("session", "event", "run", "step", "effectrecord", "fact", "auditentry")
+GROWING = (
+    "session",
+    "event",
+    "artifact",
+    "run",
+    "step",
+    "effectrecord",
+    "fact",
+    "auditentry",
+)
 
 
 def test_ad_04_no_list_counts_a_table_that_grows(api, root):

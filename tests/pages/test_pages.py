@@ -12,9 +12,18 @@ from tests.people import append, make_session
 
 PAGES = {
     "owner": ("", "runs/", "inbox/", "sessions/", "memory/", "audit/", "settings/"),
-    "operator": ("", "runs/", "inbox/", "sessions/", "memory/", "audit/"),
+    "operator": ("", "runs/", "inbox/", "sessions/", "memory/", "audit/", "artifacts/"),
     "reviewer": ("memory/",),
-    "viewer": ("", "runs/", "inbox/", "workers/", "sessions/", "search/", "memory/"),
+    "viewer": (
+        "",
+        "runs/",
+        "inbox/",
+        "workers/",
+        "sessions/",
+        "artifacts/",
+        "search/",
+        "memory/",
+    ),
 }
 ALL = sorted({path for paths in PAGES.values() for path in paths} - {""})
 

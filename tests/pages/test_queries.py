@@ -4,6 +4,8 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from tests.artifacts.calls import upload
+from tests.factories import SessionApi
 from tests.people import append, make_session
 
 
@@ -12,6 +14,7 @@ def furnish(api, count):
     for _ in range(count):
         session = make_session(api, agent="support", subject="u-1", state={"a": 1})
         append(api, session, 2)
+        upload(SessionApi(api, session), session.encode())
         source = {"session": session, "seqs": [2]}
         fact = {"subject": "u-1", "fact": f"Fact of {session}", "source": source}
         assert api.post("/api/v1/memory", fact).status_code == 201
@@ -41,6 +44,8 @@ PAGES = {
     "workers/": 8,
     "sessions/": 9,
     "sessions/?agent=support&hours=24": 10,
+    "artifacts/": 7,
+    "artifacts/?name=notes": 7,
     "search/?q=hello": 10,
     "search/?hours=24": 10,
     "memory/": 9,
