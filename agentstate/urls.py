@@ -10,13 +10,15 @@ from drf_spectacular.views import SpectacularSwaggerView
 from access_app import views as access
 from agentstate import views
 from agentstate.api import errors
+from runs_app.api.urls import work_patterns
 from sessions_app import artifact_views as artifacts
 
 # Anyone may read what the API is; a key is needed to use it.
 OPEN: dict[str, Any] = {"authentication_classes": [], "permission_classes": []}
 
 urlpatterns = [
-    path("api/v1/", include("sessions_app.api.urls")),  # first: the hottest calls
+    path("api/v1/steps/", include(work_patterns)),  # first: the hottest calls
+    path("api/v1/", include("sessions_app.api.urls")),
     path("", access.home, name="home"),
     path("sign-in/", access.sign_in, name="sign-in"),
     path("sign-in/single/", access.single_sign_on_begin, name="single-sign-on"),

@@ -99,7 +99,7 @@ class Ending:
     code: str | None = None
     retry: bool | None = None
     delay_s: float | None = None
-    unknown: bool = False
+    unknown: bool | None = None
     tokens: int | None = None
     cost: Decimal | None = None
 
@@ -119,6 +119,15 @@ END_TYPES = (
 )
 
 
+TOLD = ("payload", "hash", "code", "retry", "delay_s", "unknown", "tokens", "cost")
+
+
+def _column(endings: Sequence[Ending], name: str) -> list[Any] | None:
+    """What the endings say of one thing; None, which SQL takes too, if all say none."""
+    values = [getattr(ending, name) for ending in endings]
+    return values if any(value is not None for value in values) else None
+
+
 def end_attempts(
     reach: Reach, call: str, endings: Sequence[Ending], worker: str | None = None
 ) -> list[Ended]:
@@ -134,14 +143,7 @@ def end_attempts(
             call,
             [e.step_id for e in endings],
             [e.token for e in endings],
-            [e.payload for e in endings],
-            [e.hash for e in endings],
-            [e.code for e in endings],
-            [e.retry for e in endings],
-            [e.delay_s for e in endings],
-            [e.unknown for e in endings],
-            [e.tokens for e in endings],
-            [e.cost for e in endings],
+            *(_column(endings, name) for name in TOLD),
             worker,
             reach.actor,
             reach.session_id,

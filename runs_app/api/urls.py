@@ -42,6 +42,14 @@ from sessions_app.api.working_memory import working_memory_paths
 RUN = "runs/<uuid:run_id>"
 STEP = "steps/<uuid:step_id>"
 
+# Mounted by themselves, before all else: the hottest calls, by their whole names.
+work_patterns = [
+    path("claim", ClaimView.as_view()),
+    path("complete", CompleteView.as_view()),
+    path("heartbeat", HeartbeatView.as_view()),
+    path("fail", FailView.as_view()),
+    path("release", ReleaseView.as_view()),
+]
 urlpatterns = [
     path("runs", RunListView.as_view()),
     path("runs/bulk", BulkView.as_view()),
@@ -58,11 +66,6 @@ urlpatterns = [
     path(f"{RUN}/rejected-completions", RejectedView.as_view()),
     *working_memory_paths(RUN, "run", RunMemoryView),
     path("sessions/<uuid:session_id>/run-policy", PolicyView.as_view()),
-    path("steps/claim", ClaimView.as_view()),
-    path("steps/heartbeat", HeartbeatView.as_view()),
-    path("steps/complete", CompleteView.as_view()),
-    path("steps/fail", FailView.as_view()),
-    path("steps/release", ReleaseView.as_view()),
     path(STEP, StepView.as_view()),
     path(f"{STEP}/attempts", AttemptsView.as_view()),
     path(f"{STEP}/why", StepWhyView.as_view()),

@@ -607,7 +607,7 @@ def read_failure(reader: Reader, step_id: UUID, token: int) -> Ending:
         code=code,
         retry=reader.flag("retryable") if "retryable" in reader.given else None,
         delay_s=reader.number("retry_after_s", None, low=0, high=DELAY_MAX),
-        unknown=reader.flag("outcome_unknown"),
+        unknown=reader.flag("outcome_unknown") or None,
     )
     read_usage(reader, ending)
     return ending
