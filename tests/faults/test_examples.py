@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from examples import approval, fan_out, refund_agent
+from examples import approval, fan_out, refund_agent, specialists
 from examples.fan_out import run_with
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +35,21 @@ def test_the_pages_are_read_side_by_side(client, server, key, capsys):
     assert "succeeded" in said
 
 
-@pytest.mark.parametrize("name", ["fan_out"])
+def test_specialists_in_processes_of_their_own_do_the_parts(client, capsys):
+    run = specialists.main(client)
+    said = capsys.readouterr().out
+    assert "the planner's run has succeeded" in said
+    assert "runs below it: succeeded, succeeded" in said
+    written, found = client.handoffs.list(run.id)
+    processes = {each.result["data"]["process"] for each in (found, written)}
+    assert len(processes | {os.getpid()}) == 3
+    assert found.result["data"]["twice"] == [["2026-01-14", 30]]
+    assert written.result["data"]["refused"] == "send_email"
+    assert run.steps[0].result == written.result
+    assert [step.attempt for step in run.steps if step.tool] == [1]
+
+
+@pytest.mark.parametrize("name", ["fan_out", "specialists"])
 def test_one_command_makes_its_own_key(server, name):
     environment = os.environ | {"AGENTSTATE_URL": server.base_url}
     environment.pop("AGENTSTATE_API_KEY", None)

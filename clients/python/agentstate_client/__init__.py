@@ -4,6 +4,14 @@ from agentstate_client.async_client import AsyncClient
 from agentstate_client.async_worker import AsyncWorker
 from agentstate_client.client import Client
 from agentstate_client.context import AsyncContext, Context
+from agentstate_client.delegation import (
+    AgentHandoff,
+    Assignment,
+    AsyncAgentHandoff,
+    AsyncAssignment,
+    delegate_to_specialist,
+    delegate_to_specialist_async,
+)
 from agentstate_client.errors import (
     AgentStateError,
     AlreadyFinished,
@@ -13,6 +21,10 @@ from agentstate_client.errors import (
     EntryExists,
     EntryExpired,
     EventIdReused,
+    HandoffEnded,
+    HandoffFailed,
+    HandoffTaken,
+    HandoffTooDeep,
     IdempotencyKeyReused,
     LeaseLost,
     LockLost,
@@ -29,6 +41,7 @@ from agentstate_client.errors import (
     SessionKeyTaken,
     SessionLocked,
     StepCancelled,
+    ToolNotAllowed,
     Unauthenticated,
     Unavailable,
     ValidationError,
@@ -45,6 +58,7 @@ from agentstate_client.facts import (
     Remembered,
     Revision,
 )
+from agentstate_client.handed import Handoff, Offered, SuggestedFact
 from agentstate_client.long_term import AsyncLongTermMemory, LongTermMemory
 from agentstate_client.models import (
     AppendedEvent,
@@ -80,10 +94,14 @@ from agentstate_client.worker import Worker
 from agentstate_client.working_memory import AsyncWorkingMemory, WorkingMemory
 
 __all__ = [
+    "AgentHandoff",
     "AgentStateError",
     "AlreadyFinished",
     "AppendResult",
     "AppendedEvent",
+    "Assignment",
+    "AsyncAgentHandoff",
+    "AsyncAssignment",
     "AsyncClient",
     "AsyncContext",
     "AsyncExecutionState",
@@ -109,6 +127,11 @@ __all__ = [
     "Fact",
     "FeedEvent",
     "ForgetReceipt",
+    "Handoff",
+    "HandoffEnded",
+    "HandoffFailed",
+    "HandoffTaken",
+    "HandoffTooDeep",
     "IdempotencyKeyReused",
     "InboxItem",
     "ItemAnswer",
@@ -121,6 +144,7 @@ __all__ = [
     "MissingScope",
     "NewEvent",
     "NotFound",
+    "Offered",
     "Page",
     "PatchFailed",
     "PermissionDenied",
@@ -145,7 +169,9 @@ __all__ = [
     "StepFailed",
     "StepNotClaimable",
     "StepStopped",
+    "SuggestedFact",
     "ToolCall",
+    "ToolNotAllowed",
     "Unauthenticated",
     "Unavailable",
     "ValidationError",
@@ -153,4 +179,6 @@ __all__ = [
     "Worker",
     "WorkingMemory",
     "__version__",
+    "delegate_to_specialist",
+    "delegate_to_specialist_async",
 ]

@@ -21,6 +21,7 @@ from agentstate_client.calls import (
     effects,
     events,
     feed,
+    handoffs,
     keys,
     memory,
     runs,
@@ -113,6 +114,18 @@ class AsyncEffects(AsyncResource):
     get = awaitable(effects.get)
 
 
+class AsyncHandoffs(AsyncResource):
+    offer = awaitable(handoffs.offer)
+    get = awaitable(handoffs.get)
+    list = awaitable(handoffs.list_page)
+    iterate = async_pages(handoffs.list_page)
+    accept = awaitable(handoffs.accept)
+    decline = awaitable(handoffs.decline)
+    complete = awaitable(handoffs.complete)
+    suggest = awaitable(handoffs.suggest)
+    tree = awaitable(handoffs.tree)
+
+
 class AsyncMemory(AsyncResource):
     remember = awaitable(memory.remember)
     recall = awaitable(memory.recall)
@@ -167,6 +180,7 @@ class AsyncClient:
         self.runs = AsyncRuns(self)
         self.steps = AsyncSteps(self)
         self.effects = AsyncEffects(self)
+        self.handoffs = AsyncHandoffs(self)
         self.memory = AsyncMemory(self)
         self.working_memory = AsyncWorkingMemoryCalls(self)
 

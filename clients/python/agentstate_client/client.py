@@ -21,6 +21,7 @@ from agentstate_client.calls import (
     effects,
     events,
     feed,
+    handoffs,
     keys,
     memory,
     runs,
@@ -113,6 +114,18 @@ class Effects(Resource):
     get = blocking(effects.get)
 
 
+class Handoffs(Resource):
+    offer = blocking(handoffs.offer)
+    get = blocking(handoffs.get)
+    list = blocking(handoffs.list_page)
+    iterate = blocking_pages(handoffs.list_page)
+    accept = blocking(handoffs.accept)
+    decline = blocking(handoffs.decline)
+    complete = blocking(handoffs.complete)
+    suggest = blocking(handoffs.suggest)
+    tree = blocking(handoffs.tree)
+
+
 class Memory(Resource):
     remember = blocking(memory.remember)
     recall = blocking(memory.recall)
@@ -167,6 +180,7 @@ class Client:
         self.runs = Runs(self)
         self.steps = Steps(self)
         self.effects = Effects(self)
+        self.handoffs = Handoffs(self)
         self.memory = Memory(self)
         self.working_memory = WorkingMemoryCalls(self)
 

@@ -160,6 +160,35 @@ class EffectInDoubt(Conflict):
     """The effect was begun before, and nobody has said whether it happened."""
 
 
+class ToolNotAllowed(PermissionDenied):
+    """The key may not call this tool: it came with a handoff that names others."""
+
+
+class HandoffTaken(Conflict):
+    """Another agent has accepted the handoff."""
+
+
+class HandoffEnded(Conflict):
+    """The handoff is over: nothing more is taken for it."""
+
+
+class HandoffTooDeep(Conflict):
+    """Work was handed on too often; do this part yourself."""
+
+
+class HandoffFailed(AgentStateError):
+    """The handoff ended without a result.
+
+    `outcome` is declined, expired, failed or cancelled; `detail` says why.
+    """
+
+    def __init__(self, outcome: str, reason: str, handoff_id: str) -> None:
+        super().__init__(
+            reason or outcome, code=f"handoff_{outcome}", extra={"handoff": handoff_id}
+        )
+        self.outcome = outcome
+
+
 class RateLimited(AgentStateError):
     """Too many calls with this key."""
 
@@ -191,6 +220,10 @@ BY_CODE: dict[str, type[AgentStateError]] = {
     "lease_lost": LeaseLost,
     "already_finished": AlreadyFinished,
     "cancelled": StepCancelled,
+    "tool_not_allowed": ToolNotAllowed,
+    "handoff_taken": HandoffTaken,
+    "handoff_ended": HandoffEnded,
+    "handoff_too_deep": HandoffTooDeep,
 }
 BY_STATUS: dict[int, type[AgentStateError]] = {
     400: ValidationError,

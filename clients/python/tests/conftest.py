@@ -8,6 +8,10 @@ from tests.cutting_proxy import CuttingProxy
 from tests.fixtures import issue_key
 
 from agentstate_client import (
+    AgentHandoff,
+    Assignment,
+    AsyncAgentHandoff,
+    AsyncAssignment,
     AsyncClient,
     AsyncExecutionState,
     AsyncSessionStore,
@@ -20,6 +24,8 @@ from agentstate_client import (
     VersionedSessionState,
     Worker,
     WorkingMemory,
+    delegate_to_specialist,
+    delegate_to_specialist_async,
 )
 
 
@@ -45,7 +51,9 @@ class Driven:
         if inspect.isasyncgen(result):
             return self._items(result)
         if inspect.isawaitable(result):
-            return self._runner.run(_awaited(result))
+            result = self._runner.run(_awaited(result))
+        if isinstance(result, AsyncAssignment):
+            return Driven(result, self._runner)
         return result
 
     def _items(self, items):
@@ -91,6 +99,22 @@ class DrivenWorker:
         return getattr(self._worker, name)
 
 
+class FromThread:
+    """Calls an async object from another thread than its loop's, and waits."""
+
+    def __init__(self, subject, loop):
+        self._subject = subject
+        self._loop = loop
+
+    def __getattr__(self, name):
+        found = getattr(self._subject, name)
+        if not inspect.iscoroutinefunction(found):
+            return found
+        return lambda *args, **kwargs: asyncio.run_coroutine_threadsafe(
+            found(*args, **kwargs), self._loop
+        ).result()
+
+
 class Kind:
     """One of the two clients and what stands on it, behind the same blocking face."""
 
@@ -124,6 +148,34 @@ class Kind:
         if self.name == "sync":
             return WorkingMemory(task_id, client)
         return self._face(AsyncWorkingMemory(task_id, client._subject))
+
+    def handoff(self, client, *args, **options):
+        if self.name == "sync":
+            return AgentHandoff(*args, client=client, **options)
+        made = AsyncAgentHandoff(*args, client=client._subject, **options)
+        return self._face(made)
+
+    def assignment(self, ticket, client):
+        if self.name == "sync":
+            return Assignment(ticket, client)
+        return self._face(AsyncAssignment(ticket, client._subject))
+
+    def delegate(self, client, run_id, agent, task, specialist, **options):
+        """As delegate_to_specialist; `specialist` gets an assignment that blocks."""
+        if self.name == "sync":
+            return delegate_to_specialist(
+                run_id, agent, task, specialist, client=client, **options
+            )
+
+        async def in_a_thread(assignment):
+            face = FromThread(assignment, asyncio.get_running_loop())
+            return await asyncio.to_thread(specialist, face)
+
+        return self._runner.run(
+            delegate_to_specialist_async(
+                run_id, agent, task, in_a_thread, client=client._subject, **options
+            )
+        )
 
     def worker(self, client, **options):
         """A worker whose tools are plain functions, and whose `run` blocks."""

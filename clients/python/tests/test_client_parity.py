@@ -6,6 +6,10 @@ import pytest
 
 import agentstate_client
 from agentstate_client import (
+    AgentHandoff,
+    Assignment,
+    AsyncAgentHandoff,
+    AsyncAssignment,
     AsyncClient,
     AsyncExecutionState,
     AsyncSessionStore,
@@ -19,6 +23,12 @@ from agentstate_client import (
     Worker,
     WorkingMemory,
 )
+
+TICKET = {"handoff": "h", "token": "t"}
+
+
+def handoff(kind, client):
+    return kind("t", None, None, "r", client=client)
 
 
 @pytest.fixture
@@ -38,6 +48,8 @@ def pairs():
         (WorkingMemory("t", sync), AsyncWorkingMemory("t", other)),
         (ExecutionState("r", sync), AsyncExecutionState("r", other)),
         (Worker(sync), AsyncWorker(other)),
+        (handoff(AgentHandoff, sync), handoff(AsyncAgentHandoff, other)),
+        (Assignment(TICKET, sync), AsyncAssignment(TICKET, other)),
     ]
 
 
@@ -83,6 +95,8 @@ def test_every_method_says_what_it_does(pairs):
 
 def test_whatever_has_an_async_twin_is_exported():
     for name in (
+        "AgentHandoff",
+        "Assignment",
         "Client",
         "ExecutionState",
         "SessionStore",
