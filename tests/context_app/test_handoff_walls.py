@@ -55,6 +55,15 @@ def parent(triage):
     triage.key = api.post(
         "/api/v1/keys", {"name": SECRET, "scopes": ["runs:read"]}
     ).json["id"]
+    stored = api.request(
+        "POST",
+        f"{triage.url}/artifacts",
+        data=SECRET.encode(),
+        params={"name": "secret.txt"},
+        content_type="application/octet-stream",
+    )
+    assert stored.status_code == 201, stored
+    triage.artifact = stored.json["id"]
     triage.other = offer(triage, agent="archive", task=SECRET)
     return triage
 
@@ -74,6 +83,7 @@ def names_of(parent):
         "step_id": parent.step,
         "handoff_id": parent.other["id"],
         "fact_id": parent.fact,
+        "artifact_id": parent.artifact,
         "key_id": parent.key,
         "member_id": "1",
         "promotion_id": MISSING,
@@ -88,6 +98,8 @@ def body_of(operation, parent):
     """The document's example, about things of the parent; and its media type."""
     content = operation.get("requestBody", {}).get("content", {})
     for media_type, described in content.items():
+        if "examples" not in described:
+            return b"bytes", media_type
         [example, *_] = described["examples"].values()
         text = json.dumps(example["value"])
         for shown, meant in (
@@ -124,6 +136,8 @@ def held_by(parent):
         "/api/v1/limits",
         "/api/v1/memory?subject=ann",
         f"/api/v1/keys/{parent.key}",
+        f"/api/v1/artifacts/{parent.artifact}",
+        f"{parent.url}/artifacts",
         "/api/v1/project",
         "/api/v1/sessions",
     ]
