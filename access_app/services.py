@@ -62,6 +62,16 @@ def record_audit(
     )
 
 
+def record_audits(
+    project_id: UUID, actor: str, action: str, objects: Collection[str]
+) -> None:
+    """Add an entry for each object that something was done with; none, no query."""
+    AuditEntry.objects.bulk_create(
+        AuditEntry(project_id=project_id, actor=actor, action=action, object=name)
+        for name in objects
+    )
+
+
 @transaction.atomic
 def create_project(
     name: str, *, settings: dict[str, Any] | None = None, actor: str = SYSTEM

@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench import sockets
+from bench import browser, sockets
 from bench.client import Measured
 from bench.measures import Bench, event
+from bench.people import signed_in
 from bench.postgres import PgBench
 from bench.stack import running
 from bench.steps import StepBench
@@ -80,7 +81,7 @@ def main() -> None:
         action="store_true",
         help="put the figures in docs/benchmarks.md",
     )
-    parser.add_argument("--only", choices=["appends", "steps"])
+    parser.add_argument("--only", choices=["appends", "steps", "live"])
     options = parser.parse_args()
     report = Report()
     begun = time.monotonic()
@@ -89,10 +90,13 @@ def main() -> None:
         bench = Bench(stack, options.seconds)
         pgbench = PgBench(stack.database_url, options.seconds)
         bench.appends(4)  # so that nothing is done for the first time
-        if options.only != "steps":
+        if options.only == "live":
+            report.section("live (ms)")
+            measure_sockets(bench, report)
+        if options.only in (None, "appends"):
             measure_throughput(bench, pgbench, report)
             measure_flatness(bench, report)
-        if options.only != "appends":
+        if options.only in (None, "steps"):
             measure_steps(StepBench(bench, pgbench), report)
     print(f"\n{time.monotonic() - begun:.0f} seconds in all")
     path = report.keep()
@@ -174,6 +178,32 @@ def measure_sockets(bench: Bench, report: Report) -> None:
         p50_ms=heard.middle * 1000,
         p99_ms=heard.percentile(0.99) * 1000,
         lost=heard.lost,
+    )
+    measure_browser(bench, report)
+
+
+def measure_browser(bench: Bench, report: Report) -> None:
+    """The same with a page of one of these sessions open, where there is Chromium."""
+    if browser.chromium() is None:
+        return
+    client = signed_in(bench.stack)
+    cookies = dict(client.cookies)
+    client.close()
+    shown = asyncio.run(
+        browser.measure(
+            bench.stack.url,
+            bench.stack.key,
+            cookies,
+            sockets=200,
+            per_second=200,
+            seconds=max(bench.seconds, 10),
+        )
+    )
+    report.note(
+        "written until in a browser's page, 200 sockets",
+        p50_ms=shown.middle * 1000,
+        p99_ms=shown.percentile(0.99) * 1000,
+        lost=shown.lost,
     )
 
 

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 import httpx
 from websockets.asyncio.client import connect
 
+SESSIONS = 10
+
 
 @dataclass
 class Followed:
@@ -27,35 +29,61 @@ class Followed:
         return statistics.median(self.seconds)
 
 
+class Crowd:
+    """Sockets that follow ten sessions, and a steady rate of events into them."""
+
+    def __init__(self, base_url: str, key: str) -> None:
+        self.base_url = base_url
+        self.key = key
+        self.heard = Followed()
+        self.sessions: list[str] = []
+        self.sent = [0] * SESSIONS
+        self._readers: list[asyncio.Task[None]] = []
+        self._http = httpx.AsyncClient(
+            base_url=base_url,
+            headers={"Authorization": f"Bearer {key}"},
+            limits=httpx.Limits(max_connections=16, max_keepalive_connections=16),
+            timeout=60,
+        )
+
+    async def gather(self, sockets: int) -> None:
+        """Make the sessions and connect; returns when all are welcome."""
+        for _ in range(SESSIONS):
+            made = await self._http.post("/api/v1/sessions", json={})
+            self.sessions.append(made.json()["id"])
+        ready = asyncio.Semaphore(0)
+        url = self.base_url.replace("http", "ws", 1) + "/ws/"
+        self._readers = [
+            asyncio.create_task(
+                _follow(url, self.key, self.sessions[n % SESSIONS], self.heard, ready)
+            )
+            for n in range(sockets)
+        ]
+        for _ in self._readers:
+            await ready.acquire()
+
+    async def append(self, per_second: int, seconds: float) -> None:
+        self.sent = await _append(self._http, self.sessions, per_second, seconds)
+
+    async def disperse(self) -> Followed:
+        for reader in self._readers:
+            reader.cancel()
+        await asyncio.gather(*self._readers, return_exceptions=True)
+        await self._http.aclose()
+        wanted = sum(self.sent) * (len(self._readers) // SESSIONS)
+        self.heard.lost = wanted - len(self.heard.seconds)
+        return self.heard
+
+
 async def measure(
     base_url: str, key: str, *, sockets: int, per_second: int, seconds: float
 ) -> Followed:
     """Spread `sockets` over ten sessions that together get `per_second` events."""
-    headers = {"Authorization": f"Bearer {key}"}
-    limits = httpx.Limits(max_connections=16, max_keepalive_connections=16)
-    async with httpx.AsyncClient(
-        base_url=base_url, headers=headers, limits=limits, timeout=60
-    ) as http:
-        sessions = [
-            (await http.post("/api/v1/sessions", json={})).json()["id"]
-            for _ in range(10)
-        ]
-        heard = Followed()
-        ready = asyncio.Semaphore(0)
-        url = base_url.replace("http", "ws", 1) + "/ws/"
-        readers = [
-            asyncio.create_task(_follow(url, key, sessions[n % 10], heard, ready))
-            for n in range(sockets)
-        ]
-        for _ in readers:
-            await ready.acquire()
-        sent = await _append(http, sessions, per_second, seconds)
-        await asyncio.sleep(2)
-        for reader in readers:
-            reader.cancel()
-        await asyncio.gather(*readers, return_exceptions=True)
-    heard.lost = sum(sent) * (sockets // 10) - len(heard.seconds)
-    return heard
+    crowd = Crowd(base_url, key)
+    await crowd.gather(sockets)
+    await crowd.append(per_second, seconds)
+    await asyncio.sleep(2)
+    return await crowd.disperse()
 
 
 async def _follow(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,11 +22,16 @@ STOP_SECONDS = 30
 
 @dataclass(frozen=True)
 class Stack:
-    """A running server, a key of all scopes, and its database's address."""
+    """A running server, ways in, and its database's address."""
 
     port: int
-    key: str
+    key: str  # of all scopes, in the project "bench"
     database_url: str
+    admin_password: str
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
 
 
 @contextmanager
@@ -61,7 +67,9 @@ def running() -> Iterator[Stack]:
             _wait_until_ready(process, log)
             services = json.loads((Path(folder) / "services.json").read_text())
             key = _make_key(environment)
-            yield Stack(port, key, services["database_url"])
+            password = re.search(r"user admin, password\s+(\S+)", log.read_text())
+            assert password is not None
+            yield Stack(port, key, services["database_url"], password[1])
         finally:
             process.send_signal(signal.SIGTERM)
             try:

@@ -22,7 +22,7 @@ from agentstate.errors import AppError
 from agentstate.uncounted import UncountedPaginator
 from memory_app.bulk import Change, change_all
 from memory_app.forgetting.services import forget_fact
-from memory_app.looks import note_export, note_look
+from memory_app.looks import note_export, note_look, note_looks
 from memory_app.models import Fact, FactRevision, Promotion, Receipt
 from memory_app.provenance import sources_of
 from memory_app.services import correct
@@ -134,9 +134,11 @@ class FactAdmin(MemoryAdmin):
         response = super().changelist_view(request, *args, **kwargs)
         listed = getattr(response, "context_data", None) or {}
         if "cl" in listed:
-            facts = listed["cl"].result_list
-            for project_id, subject in {(f.project_id, f.subject) for f in facts}:
-                note_look(project_id, subject, actor_of(request))
+            by_project: dict[Any, set[str]] = {}
+            for fact in listed["cl"].result_list:
+                by_project.setdefault(fact.project_id, set()).add(fact.subject)
+            for project_id, subjects in by_project.items():
+                note_looks(project_id, subjects, actor_of(request))
         return response
 
     def render_change_form(

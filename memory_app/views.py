@@ -29,7 +29,7 @@ from memory_app.forgetting.services import (
     forget_subject,
 )
 from memory_app.forms import MemoryFilters, SubjectFilters
-from memory_app.looks import note_export, note_look
+from memory_app.looks import note_export, note_look, note_looks
 from memory_app.models import Fact, FactRevision, Receipt, Status, Subject
 from memory_app.provenance import sources_of
 from memory_app.spreadsheet import facts_as_csv
@@ -63,8 +63,8 @@ def memory(request: PageRequest) -> HttpResponse:
         facts = proposed if view == "review" else facts.current()
         page = paginate(facts.containing(q) if q else facts, params, ["-id"])
         shown["sources"] = sources_of(page.items)
-        for name in {fact.subject for fact in page.items}:
-            note_look(project_id, name, request.visit.actor)
+        shown_subjects = {fact.subject for fact in page.items}
+        note_looks(project_id, shown_subjects, request.visit.actor)
     return render(request, "memory_app/memory.html", shown | {"page": page})
 
 

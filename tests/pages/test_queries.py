@@ -79,6 +79,17 @@ def test_a_list_costs_as_much_for_many_rows_as_for_few(api, client, project):
         assert len(many) == len(few[url]) <= PAGES[path], (path, "\n".join(many))
 
 
+def test_a_list_of_many_subjects_notes_the_looks_at_once(api, client, project):
+    for number in range(8):
+        api.post("/api/v1/memory", {"subject": f"u-{number}", "fact": "Likes tea"})
+    url = f"/p/{project.slug}/memory/?view=facts"
+    writes = [sql for sql in counted(client, url) if sql.startswith("INSERT")]
+    assert len(writes) == 1
+    assert [s for s in counted(client, url) if s.startswith("INSERT")] == []
+    looks = api.get("/api/v1/audit", params={"action": "subject.viewed"}).json
+    assert len(looks["items"]) == 8
+
+
 def test_one_thing_costs_as_much_when_it_is_long(api, client, project):
     session, run = furnish(api, 1)
     base = f"/p/{project.slug}"
