@@ -58,6 +58,7 @@ from agentstate_client.facts import (
     Remembered,
     Revision,
 )
+from agentstate_client.files import Artifact, ArtifactLink
 from agentstate_client.handed import Handoff, Offered, SuggestedFact
 from agentstate_client.long_term import AsyncLongTermMemory, LongTermMemory
 from agentstate_client.models import (
@@ -94,6 +95,8 @@ from agentstate_client.worker import Worker
 from agentstate_client.working_memory import AsyncWorkingMemory, WorkingMemory
 
 __all__ = [
+    "Artifact",
+    "ArtifactLink",
     "AgentHandoff",
     "AgentStateError",
     "AlreadyFinished",

@@ -15,9 +15,11 @@ from agentstate_client.binding import (
     async_pages,
     async_stream,
     awaitable,
+    awaitable_fetch,
 )
 from agentstate_client.call import Call, Flow, page_after
 from agentstate_client.calls import (
+    artifacts,
     effects,
     events,
     feed,
@@ -31,6 +33,7 @@ from agentstate_client.calls import (
     working_memory,
 )
 from agentstate_client.connection import Connection
+from agentstate_client.download import Download, Fetch
 from agentstate_client.errors import AgentStateError
 from agentstate_client.exchange import Exchange
 from agentstate_client.models import Caller, Page
@@ -151,6 +154,17 @@ class AsyncWorkingMemoryCalls(AsyncResource):
     delete = awaitable(working_memory.delete)
 
 
+class AsyncArtifacts(AsyncResource):
+    upload = awaitable(artifacts.upload)
+    download = awaitable_fetch(artifacts.download)
+    read = awaitable(artifacts.read)
+    get = awaitable(artifacts.get)
+    list = awaitable(artifacts.list_page)
+    iterate = async_pages(artifacts.list_page)
+    link = awaitable(artifacts.link)
+    delete = awaitable(artifacts.delete)
+
+
 class AsyncClient:
     """A connection to one AgentState server with one API key, for asyncio.
 
@@ -183,6 +197,7 @@ class AsyncClient:
         self.handoffs = AsyncHandoffs(self)
         self.memory = AsyncMemory(self)
         self.working_memory = AsyncWorkingMemoryCalls(self)
+        self.artifacts = AsyncArtifacts(self)
 
     async def whoami(self) -> Caller:
         """Return what the server knows about the key in use."""
@@ -194,15 +209,21 @@ class AsyncClient:
         With `deadline` in at most so many seconds, if that is less than the client's.
         """
         exchange = Exchange(call, self.connection.within(deadline))
+        try:
+            return await self._exchange(exchange)
+        finally:
+            exchange.done()
+
+    async def _exchange(self, exchange: Exchange[T]) -> T:
         while True:
             try:
-                response = await self._http.request(**exchange.options())
+                response = await self._http.request(**exchange.options(is_async=True))
             except httpx.TransportError as failure:
                 delay = exchange.delay_after_failure(failure)
             else:
                 retry_in = exchange.delay_after_answer(response)
                 if retry_in is None:
-                    return call.read(response)
+                    return exchange.call.read(response)
                 delay = retry_in
             await asyncio.sleep(delay)
 
@@ -248,6 +269,26 @@ class AsyncClient:
             except httpx.TransportError as failure:
                 delay = follower.delay_after_failure(failure)
             await asyncio.sleep(delay)
+
+    async def fetch(self, fetch: Fetch) -> int:
+        """Fetch bytes into a file, through cuts and restarts; return how many."""
+        download = Download(fetch, self.connection)
+        try:
+            while True:
+                try:
+                    async with self._http.stream(**download.options()) as response:
+                        if not response.is_success:
+                            await response.aread()
+                        delay = download.delay_after_answer(response)
+                        if delay is None:
+                            async for part in response.aiter_bytes():
+                                await asyncio.to_thread(download.feed, part)
+                            return download.finish()
+                except httpx.TransportError as failure:
+                    delay = download.delay_after_failure(failure)
+                await asyncio.sleep(delay)
+        finally:
+            download.close()
 
     async def aclose(self) -> None:
         await self._http.aclose()

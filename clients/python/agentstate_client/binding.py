@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from agentstate_client.call import Call
+from agentstate_client.download import Fetch
 from agentstate_client.models import Page
 from agentstate_client.streams import StreamCall
 
@@ -66,6 +67,24 @@ def blocking_stream(
         self: Resource, /, *args: P.args, **kwargs: P.kwargs
     ) -> Generator[T, None, None]:
         return self._client.follow(make(*args, **kwargs))
+
+    return _dressed(method, make)
+
+
+def blocking_fetch(
+    make: Callable[P, Fetch],
+) -> Callable[Concatenate[Resource, P], int]:
+    def method(self: Resource, /, *args: P.args, **kwargs: P.kwargs) -> int:
+        return self._client.fetch(make(*args, **kwargs))
+
+    return _dressed(method, make)
+
+
+def awaitable_fetch(
+    make: Callable[P, Fetch],
+) -> Callable[Concatenate[AsyncResource, P], Awaitable[int]]:
+    async def method(self: AsyncResource, /, *args: P.args, **kwargs: P.kwargs) -> int:
+        return await self._client.fetch(make(*args, **kwargs))
 
     return _dressed(method, make)
 

@@ -15,6 +15,7 @@ from urllib.parse import quote
 import httpx
 
 from agentstate_client import codec
+from agentstate_client.body import Body
 from agentstate_client.errors import AgentStateError
 from agentstate_client.models import Page
 
@@ -47,7 +48,7 @@ class Call(Generic[T]):
     params: Params = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     # Encoded once: a retry must repeat the bytes that its key stands for.
-    content: bytes | None = None
+    content: bytes | Body | None = None
     idempotency_key: str | None = None
 
     def then(self, change: Callable[[T], U]) -> Call[U]:

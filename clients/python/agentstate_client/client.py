@@ -13,11 +13,13 @@ import httpx
 from agentstate_client.binding import (
     Resource,
     blocking,
+    blocking_fetch,
     blocking_pages,
     blocking_stream,
 )
 from agentstate_client.call import Call, Flow, page_after
 from agentstate_client.calls import (
+    artifacts,
     effects,
     events,
     feed,
@@ -31,6 +33,7 @@ from agentstate_client.calls import (
     working_memory,
 )
 from agentstate_client.connection import Connection
+from agentstate_client.download import Download, Fetch
 from agentstate_client.errors import AgentStateError
 from agentstate_client.exchange import Exchange
 from agentstate_client.models import Caller, Page
@@ -151,6 +154,17 @@ class WorkingMemoryCalls(Resource):
     delete = blocking(working_memory.delete)
 
 
+class Artifacts(Resource):
+    upload = blocking(artifacts.upload)
+    download = blocking_fetch(artifacts.download)
+    read = blocking(artifacts.read)
+    get = blocking(artifacts.get)
+    list = blocking(artifacts.list_page)
+    iterate = blocking_pages(artifacts.list_page)
+    link = blocking(artifacts.link)
+    delete = blocking(artifacts.delete)
+
+
 class Client:
     """A connection to one AgentState server with one API key.
 
@@ -183,6 +197,7 @@ class Client:
         self.handoffs = Handoffs(self)
         self.memory = Memory(self)
         self.working_memory = WorkingMemoryCalls(self)
+        self.artifacts = Artifacts(self)
 
     def whoami(self) -> Caller:
         """Return what the server knows about the key in use."""
@@ -194,6 +209,12 @@ class Client:
         With `deadline` in at most so many seconds, if that is less than the client's.
         """
         exchange = Exchange(call, self.connection.within(deadline))
+        try:
+            return self._exchange(exchange)
+        finally:
+            exchange.done()
+
+    def _exchange(self, exchange: Exchange[T]) -> T:
         while True:
             try:
                 response = self._http.request(**exchange.options())
@@ -202,7 +223,7 @@ class Client:
             else:
                 retry_in = exchange.delay_after_answer(response)
                 if retry_in is None:
-                    return call.read(response)
+                    return exchange.call.read(response)
                 delay = retry_in
             time.sleep(delay)
 
@@ -246,6 +267,26 @@ class Client:
             except httpx.TransportError as failure:
                 delay = follower.delay_after_failure(failure)
             time.sleep(delay)
+
+    def fetch(self, fetch: Fetch) -> int:
+        """Fetch bytes into a file, through cuts and restarts; return how many."""
+        download = Download(fetch, self.connection)
+        try:
+            while True:
+                try:
+                    with self._http.stream(**download.options()) as response:
+                        if not response.is_success:
+                            response.read()
+                        delay = download.delay_after_answer(response)
+                        if delay is None:
+                            for part in response.iter_bytes():
+                                download.feed(part)
+                            return download.finish()
+                except httpx.TransportError as failure:
+                    delay = download.delay_after_failure(failure)
+                time.sleep(delay)
+        finally:
+            download.close()
 
     def close(self) -> None:
         self._http.close()

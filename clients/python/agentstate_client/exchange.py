@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import httpx
 
+from agentstate_client.body import Body
 from agentstate_client.call import Call
 from agentstate_client.connection import Connection
 from agentstate_client.errors import AgentStateError, Unavailable, error_from
@@ -19,6 +20,7 @@ T = TypeVar("T")
 logger = logging.getLogger("agentstate_client")
 
 CONNECT_TIMEOUT = 5.0  # seconds
+UPLOAD_TIMEOUT = 600.0  # seconds, for each part and for the answer
 
 
 class Exchange(Generic[T]):
@@ -27,18 +29,28 @@ class Exchange(Generic[T]):
         self.attempts = connection.attempts()
         self._timeout = connection.timeout
 
-    def options(self) -> dict[str, Any]:
+    def options(self, *, is_async: bool = False) -> dict[str, Any]:
         """Return the arguments of httpx's `request` for the next try."""
         # The last try ends with the deadline; httpx takes 0 for no time at all.
         wait = max(0.001, min(self._timeout, self.attempts.remaining))
+        content: Any = self.call.content
+        if isinstance(content, Body):
+            # The server answers when all of it is stored.
+            wait = max(wait, UPLOAD_TIMEOUT)
+            content = content.parts_async() if is_async else content.parts()
         return {
             "method": self.call.method,
             "url": self.call.path,
             "params": self.call.params,
             "headers": self.call.headers,
-            "content": self.call.content,
+            "content": content,
             "timeout": httpx.Timeout(wait, connect=min(CONNECT_TIMEOUT, wait)),
         }
+
+    def done(self) -> None:
+        """Close what the call was to send: it was sent, or given up."""
+        if isinstance(self.call.content, Body):
+            self.call.content.close()
 
     def delay_after_failure(self, failure: httpx.TransportError) -> float:
         """Return the seconds until the next try; raise Unavailable if none is left."""
