@@ -25,6 +25,7 @@ from memory_app.errors import (
 )
 from memory_app.models import (
     CURRENT,
+    EmbeddingModel,
     Fact,
     FactEmbedding,
     FactRevision,
@@ -206,6 +207,10 @@ def _embed_new(project_id: UUID, results: Iterable[Remembered]) -> None:
     else:
         from memory_app.jobs import defer_embedding
 
+        # Whatever becomes of the job, the sweep sees that there is something to do.
+        EmbeddingModel.objects.filter(project_id=project_id, is_complete=True).update(
+            is_complete=False
+        )
         defer_embedding(project_id)
 
 

@@ -11,16 +11,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-import httpx
 import numpy as np
 from django.conf import settings
 from numpy.typing import NDArray
 
+from agentstate.model_calls import ModelNotReached, post_to_model
 from memory_app.errors import EmbedderFailed
 
 PACKAGED_MODEL = "potion-base-8M"
 OPENAI_URL = "https://api.openai.com/v1"
 BATCH = 256
+BATCH_TIMEOUT = 60.0  # seconds
+ANSWER_BYTES = 64_000_000  # of one batch
+DIMENSIONS_MAX = 16_000  # that a vector of pgvector has
 STATIC_TOKENS = 512  # of a text; the rest of a longer one is not looked at
 
 type Vectors = NDArray[np.float32]
@@ -148,10 +151,14 @@ class OnnxEmbedder:
         ]
         if not found:
             raise EmbedderFailed(f"no model.onnx in {folder}")
-        self._session = onnxruntime.InferenceSession(
-            str(found[0]), providers=["CPUExecutionProvider"]
-        )
-        self._tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
+        try:
+            self._session = onnxruntime.InferenceSession(
+                str(found[0]), providers=["CPUExecutionProvider"]
+            )
+            self._tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
+        except Exception as exc:  # both libraries raise bare ones
+            name = type(exc).__name__
+            raise EmbedderFailed(f"no usable model in {folder}: {name}") from exc
         self._tokenizer.enable_padding()
         self._tokenizer.enable_truncation(512)
         self._inputs = {each.name for each in self._session.get_inputs()}
@@ -181,39 +188,47 @@ class OpenAIEmbedder:
 
     def __init__(self, model: str) -> None:
         self._model = model
-        self._url = (settings.EMBEDDER_URL or OPENAI_URL).rstrip("/")
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        headers = {}
-        if settings.EMBEDDER_KEY:
-            headers["Authorization"] = f"Bearer {settings.EMBEDDER_KEY}"
+        url = f"{(settings.EMBEDDER_URL or OPENAI_URL).rstrip('/')}/embeddings"
         try:
-            answer = httpx.post(
-                f"{self._url}/embeddings",
-                json={"model": self._model, "input": list(texts)},
-                headers=headers,
-                timeout=settings.EMBEDDER_TIMEOUT,
+            answer = post_to_model(
+                url,
+                {"model": self._model, "input": list(texts)},
+                key=settings.EMBEDDER_KEY,
+                # Somebody waits for a single text; for more, a job does.
+                timeout=settings.EMBEDDER_TIMEOUT if len(texts) == 1 else BATCH_TIMEOUT,
+                max_bytes=ANSWER_BYTES,
             )
-            answer.raise_for_status()
-            rows = sorted(answer.json()["data"], key=lambda row: row["index"])
-            vectors = [row["embedding"] for row in rows]
-        except (httpx.HTTPError, ValueError, KeyError, TypeError) as exc:
-            # Not the exception's text: it may repeat what was sent.
-            name = type(exc).__name__
-            raise EmbedderFailed(f"the embedder at {self._url}: {name}") from exc
-        return _checked(vectors, len(texts))
+        except ModelNotReached as exc:
+            raise EmbedderFailed(f"the embedder at {url}: {exc}") from exc
+        if answer.status != 200:
+            raise EmbedderFailed(f"the embedder at {url} answered {answer.status}")
+        return _checked(_vectors_in(answer.body), len(texts))
 
 
-def _checked(vectors: Any, expected: int) -> Vectors:
+def _vectors_in(body: bytes) -> list[Any]:
     try:
-        rows = unit(vectors)
+        rows = sorted(json.loads(body)["data"], key=lambda row: row["index"])
+        return [row["embedding"] for row in rows]
+    except (ValueError, KeyError, TypeError, RecursionError) as exc:
+        # Not the exception's text: it may repeat what was sent.
+        raise EmbedderFailed("the embedder's answer is no list of embeddings") from exc
+
+
+def _checked(vectors: list[Any], expected: int) -> Vectors:
+    """Return the rows scaled to length one, if they are what was asked for."""
+    try:
+        rows = np.asarray(vectors, dtype=np.float32)
     except (ValueError, TypeError) as exc:
         raise EmbedderFailed("the embedder's vectors are no numbers") from exc
-    if len(rows) != expected or not np.isfinite(rows).all():
+    if rows.ndim != 2 or len(rows) != expected:
         raise EmbedderFailed(
-            f"the embedder gave {len(rows)} vectors for {expected} texts"
+            f"the embedder gave vectors of the shape {rows.shape} for {expected} texts"
         )
-    return rows
+    if not 0 < rows.shape[1] <= DIMENSIONS_MAX or not np.isfinite(rows).all():
+        raise EmbedderFailed("the embedder's vectors cannot be stored")
+    return unit(rows)
 
 
 KINDS: dict[str, Callable[[str], Embedder]] = {

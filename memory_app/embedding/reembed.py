@@ -49,6 +49,11 @@ def embed_missing(project_id: UUID, *, batch_size: int = BATCH) -> EmbedReport:
     done, failed, error = 0, 0, ""
     after: UUID | None = None
     while facts := _next(project_id, model, after, batch_size):
+        if after is None:
+            # Until this ends: a process that dies here leaves it to the sweep.
+            EmbeddingModel.objects.filter(project_id=project_id, model=model).update(
+                is_complete=False
+            )
         after = facts[-1].id
         try:
             done += _embed_batch(project_id, model, facts)
@@ -64,7 +69,11 @@ def projects_to_embed() -> list[UUID]:
     model = configured_model()
     if model is None:
         return []
-    finished = EmbeddingModel.objects.filter(model=model, is_complete=True)
+    models = EmbeddingModel.objects
+    # Where another model has rows too, facts were written while that one was set.
+    finished = models.filter(model=model, is_complete=True).exclude(
+        project_id__in=models.exclude(model=model).values("project_id")
+    )
     waiting = Project.objects.exclude(id__in=finished.values("project_id"))
     found = waiting.filter(
         Exists(Fact.objects.filter(project_id=OuterRef("id")))
@@ -73,6 +82,26 @@ def projects_to_embed() -> list[UUID]:
         "project_id", flat=True
     )
     return sorted({*found, *failed.distinct()})
+
+
+def serving_model(project_id: UUID) -> tuple[str | None, int]:
+    """Return the model to search the whole project by, and the length of its vectors.
+
+    That is the configured one, unless another has all vectors and that has not yet. The
+    length is 0 if there is no vector.
+    """
+    wanted = configured_model()
+    if wanted is None:
+        return None, 0
+    rows = EmbeddingModel.objects.filter(project_id=project_id)
+    found = max(
+        rows,
+        key=lambda row: (row.is_complete, row.done, row.model == wanted),
+        default=None,
+    )
+    if found is None:
+        return wanted, 0
+    return found.model, found.dimensions or 0
 
 
 def _next(

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import jsonschema
 from django.conf import settings
 
+from agentstate.model_calls import ModelNotReached, post_to_model
 from memory_app.errors import ExtractorFailed
 from memory_app.models import Kind
 from memory_app.policy import Policy
@@ -139,29 +139,20 @@ def _post(part: list[Utterance]) -> str:
             "json_schema": {"name": "facts", "strict": True, "schema": SCHEMA},
         },
     }
-    headers = (
-        {"Authorization": f"Bearer {settings.LLM_KEY}"} if settings.LLM_KEY else {}
-    )
     url = f"{settings.LLM_URL.rstrip('/')}/chat/completions"
     try:
-        with httpx.stream(
-            "POST", url, json=body, headers=headers, timeout=settings.LLM_TIMEOUT
-        ) as answer:
-            raw = _limited(answer)
-    except httpx.HTTPError as exc:
-        raise ExtractorFailed(f"the model at {url}: {type(exc).__name__}") from exc
-    if answer.status_code != 200:
-        raise ExtractorFailed(f"the model at {url} answered {answer.status_code}")
-    return _content(raw)
-
-
-def _limited(answer: httpx.Response) -> bytes:
-    raw = b""
-    for piece in answer.iter_bytes():
-        raw += piece
-        if len(raw) > ANSWER_BYTES:
-            raise ExtractorFailed("the model's answer is too long")
-    return raw
+        answer = post_to_model(
+            url,
+            body,
+            key=settings.LLM_KEY,
+            timeout=settings.LLM_TIMEOUT,
+            max_bytes=ANSWER_BYTES,
+        )
+    except ModelNotReached as exc:
+        raise ExtractorFailed(f"the model at {url}: {exc}") from exc
+    if answer.status != 200:
+        raise ExtractorFailed(f"the model at {url} answered {answer.status}")
+    return _content(answer.body)
 
 
 def _content(raw: bytes) -> str:

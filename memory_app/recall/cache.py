@@ -68,6 +68,15 @@ def open_index(project_id: UUID, subject: str, state: SubjectState) -> Iterator[
     _evict()
 
 
+def last_model(project_id: UUID, subject: str) -> str | None:
+    """Guess the model whose vectors the subject's index has, without waiting for it."""
+    with _entries_lock:
+        entry = _entries.get((_database(), project_id, subject))
+    if entry is None or entry.index is None:
+        return configured_model()
+    return entry.model
+
+
 def read_state(project_id: UUID, subject: str) -> SubjectState:
     """Return the subject's versions; 0 for a subject of whom nothing is known."""
     with connection.cursor() as cursor:
@@ -122,6 +131,10 @@ def _refresh(
     entry: _Entry, project_id: UUID, subject: str, state: SubjectState
 ) -> None:
     index = entry.index
+    if index is not None and index.version > state.version:
+        # Another thread was faster: it has read what this one has not seen. If not
+        # even now, the database has gone back in time.
+        state = read_state(project_id, subject)
     if index is not None and index.version == state.version:
         return
     model = _model_of(project_id, subject)
@@ -139,17 +152,18 @@ def _refresh(
         entry.index = None
         return
     if index is None:
-        size = next((len(r.vector) for r in rows if r.vector is not None), 1)
-        index = SubjectIndex(size)
-    elif index.dimensions == 1:
+        index = SubjectIndex(_length_of_vectors(rows))
+    elif not index.dimensions and _length_of_vectors(rows):
         # It was read before there was any vector.
-        size = next((len(r.vector) for r in rows if r.vector is not None), 1)
-        if size != 1:
-            entry.index = None
-            return _refresh(entry, project_id, subject, state)
+        entry.index = None
+        return _refresh(entry, project_id, subject, state)
     index.put(rows)
     index.version = state.version
     entry.index, entry.model = index, model
+
+
+def _length_of_vectors(rows: list[Row]) -> int:
+    return next((len(row.vector) for row in rows if row.vector is not None), 0)
 
 
 def _model_of(project_id: UUID, subject: str) -> str | None:

@@ -20,7 +20,7 @@ type Mask = NDArray[np.bool_]
 K1 = 1.2
 B = 0.5
 GROW = 256  # rows
-BURST_SECONDS = 60.0
+OWN_WEIGHT = 2.0  # of a fact's own meaning, beside 1 of each neighbour
 FAR_FUTURE = 1e18
 
 
@@ -77,7 +77,10 @@ class Postings:
 
 
 class SubjectIndex:
-    """The facts of one subject. A changed fact gets a new row; the old one is dead."""
+    """The facts of one subject. A changed fact gets a new row; the old one is dead.
+
+    `dimensions` is the length of its vectors; 0 if no fact has one.
+    """
 
     def __init__(self, dimensions: int) -> None:
         self.dimensions = dimensions
@@ -289,11 +292,11 @@ class Layout:
                 group[row] = numbers.setdefault(name, len(numbers))
         created, place = index.column("created"), index.column("place")
         order = rows[np.lexsort((rows, created[rows], place[rows], group[rows]))]
-        together = group[order[:-1]] == group[order[1:]]
-        # Without a session, what was written down in one go counts as told together.
-        near = np.abs(np.diff(created[order])) <= BURST_SECONDS
+        told = group[order]
+        # Without a session nothing says that facts belong together: what an import
+        # writes down side by side are strangers.
         return cls(
-            order, group, len(numbers), together & (near | (group[order[1:]] >= 0))
+            order, group, len(numbers), (told[:-1] == told[1:]) & (told[1:] >= 0)
         )
 
     def best_neighbour(self, scores: Floats) -> Floats:
@@ -308,7 +311,7 @@ class Layout:
     def smoothed(self, scores: Floats, reach: int = 2) -> Floats:
         """Return for each row the mean of itself and up to `reach` on each side."""
         told = scores[self.order]
-        total, count = told.copy(), np.ones_like(told)
+        total, count = told * OWN_WEIGHT, np.full_like(told, OWN_WEIGHT)
         linked = self.same_as_next.copy()
         for step in range(1, reach + 1):
             if step >= len(told):

@@ -160,6 +160,8 @@ def _parts(
 
 
 def _similarity(index: SubjectIndex, vector: Floats, mask: Mask) -> Floats:
+    if not index.dimensions:  # none of the facts has a vector yet
+        return np.zeros(len(index), dtype=np.float32)
     cosine = index.vectors @ vector
     return np.where(mask & index.has_vector, np.maximum(cosine, 0), 0)
 

@@ -7,8 +7,9 @@ from uuid import UUID
 
 from agentstate.errors import AppError
 from memory_app.embedding.embedders import configured_model, embed_texts
+from memory_app.embedding.reembed import serving_model
 from memory_app.models import Fact
-from memory_app.recall.cache import open_index, read_state
+from memory_app.recall.cache import last_model, open_index, read_state
 from memory_app.recall.index import Floats, SubjectIndex
 from memory_app.recall.ranking import Filters, Ranked, Weights, newest, rank
 from memory_app.recall.wide import search_wide
@@ -64,15 +65,24 @@ def recall(
         return Recall([], query.mode, configured_model())
     at = (query.as_of or state.now).timestamp()
     filters = Filters(at, query.as_of is not None, query.kinds, query.min_confidence)
-    with open_index(project_id, subject, state) as opened:
-        index, model = opened.index, opened.model
-        if index is not None:
-            vector, degraded = query_vector(query, model)
-            ranked = _rank(index, query, vector, filters, weights)
-            found = _named(index, ranked)
+    # Embedded before the index is held: a remote embedder must not delay the others
+    # who ask about this subject.
+    model = last_model(project_id, subject)
+    while True:
+        vector, degraded = query_vector(query, model)
+        with open_index(project_id, subject, state) as opened:
+            index = opened.index
+            if index is None:
+                break
+            if opened.model == model:
+                vector, degraded = comparable(vector, degraded, index.dimensions)
+                ranked = _rank(index, query, vector, filters, weights)
+                found = _named(index, ranked)
+                degraded = degraded or _missing_vectors(index, vector)
+                break
+        model = opened.model
     if index is None:
-        return _recall_wide(project_id, subject, query, state.now)
-    degraded = degraded or _missing_vectors(index, vector)
+        return _recall_wide(project_id, query, state.now, subject)
     return Recall(_hits(project_id, subject, found), query.mode, model, degraded)
 
 
@@ -109,11 +119,24 @@ def query_vector(query: Query, model: str | None) -> tuple[Floats | None, str]:
         return None, f"found by words alone: {exc.detail}"
 
 
+def comparable(
+    vector: Floats | None, degraded: str, dimensions: int
+) -> tuple[Floats | None, str]:
+    """Give the vector up, with the reason, if those stored have another length.
+
+    `dimensions` is 0 where none is stored.
+    """
+    if vector is None or dimensions in (0, len(vector)):
+        return vector, degraded
+    return None, (
+        f"found by words alone: the embedder's vectors have another length "
+        f"({len(vector)}) than those stored ({dimensions})"
+    )
+
+
 def _missing_vectors(index: SubjectIndex, vector: Floats | None) -> str:
     if vector is None:
         return ""
-    if len(vector) != index.dimensions and index.dimensions > 1:
-        return "found by words alone: the vectors stored have another length"
     missing = int((index.alive & ~index.has_vector).sum())
     return (
         f"{missing} facts have no vector yet and are found by words" if missing else ""
@@ -180,9 +203,12 @@ def _summary(parts: dict[str, float], terms: list[str]) -> str:
     return "; ".join(reasons) or "is among the most recent"
 
 
-def _recall_wide(project_id: UUID, subject: str, query: Query, now: datetime) -> Recall:
-    model = configured_model()
+def _recall_wide(
+    project_id: UUID, query: Query, now: datetime, subject: str | None
+) -> Recall:
+    model, dimensions = serving_model(project_id)
     vector, degraded = query_vector(query, model)
+    vector, degraded = comparable(vector, degraded, dimensions)
     found = search_wide(project_id, query, vector, model, now, subject=subject)
     hits = [
         Hit(each.fact, each.score, why(each.parts, each.terms), []) for each in found
@@ -192,11 +218,5 @@ def _recall_wide(project_id: UUID, subject: str, query: Query, now: datetime) ->
 
 def search(project_id: UUID, query: Query, *, subject: str | None = None) -> Recall:
     """Search the facts of all subjects of a project, or of one, in the database."""
-    state = read_state(project_id, subject or "")
-    model = configured_model()
-    vector, degraded = query_vector(query, model)
-    found = search_wide(project_id, query, vector, model, state.now, subject=subject)
-    hits = [
-        Hit(each.fact, each.score, why(each.parts, each.terms), []) for each in found
-    ]
-    return Recall(hits, query.mode, model, degraded)
+    now = read_state(project_id, subject or "").now
+    return _recall_wide(project_id, query, now, subject)
