@@ -108,7 +108,7 @@ Who cooks {food} and {food}?
 
 
 def read_words(listed: str) -> dict[str, list[str]]:
-    """Read lines of "slot: word word"; an indented line goes on with the slot before."""
+    """Read lines of "slot: words"; an indented line goes on with the slot before."""
     found: dict[str, list[str]] = {}
     for line in listed.splitlines():
         slot, colon, words = line.partition(":")
