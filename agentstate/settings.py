@@ -270,6 +270,8 @@ LLM_URL = env_str("AGENTSTATE_LLM_URL", "")
 LLM_KEY = env_str("AGENTSTATE_LLM_KEY")
 LLM_MODEL = env_str("AGENTSTATE_LLM_MODEL", "")
 LLM_TIMEOUT = env_int("AGENTSTATE_LLM_TIMEOUT", 60, low=1, high=600)  # seconds
+# A compaction holds its request's thread: all pieces and tries of it together.
+LLM_COMPACT_SECONDS = env_int("AGENTSTATE_LLM_COMPACT_SECONDS", 120, low=1, high=3600)
 # How much the model reads at once, its answer included.
 LLM_WINDOW_TOKENS = env_int(
     "AGENTSTATE_LLM_WINDOW_TOKENS", 32_000, low=4_000, high=10_000_000

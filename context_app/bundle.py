@@ -30,7 +30,28 @@ FACTS_MAX = 20  # that are looked for when the caller names none
 ITEM_TOKENS = 4  # what an item costs around its text
 EVENTS_READ = 200
 
-type Item = tuple[dict[str, Any], str]  # a value, and where it lies
+HEADINGS = {
+    "relevant_facts": "## What is known",
+    "inline": "## Given with the task",
+    "state": "## State",
+    "working_memory": "## Working memory",
+    "artifacts": "## Files, to be read by their id",
+    "limits": "## Limits",
+    "events": "## From the conversation before",
+}
+
+
+@dataclass(frozen=True)
+class Item:
+    """A value that was asked for, and where it lies. `why` it is not there, else empty.
+
+    `text` is what the prompt shows of it.
+    """
+
+    value: dict[str, Any]
+    where: str
+    text: str = ""
+    why: str = ""
 
 
 @dataclass
@@ -41,18 +62,33 @@ class Bundle:
     room: int
     left_out: list[dict[str, Any]] = field(default_factory=list)
 
-    def fitting(self, kind: str, items: Iterable[Item]) -> list[dict[str, Any]]:
-        """Return the items that fit, in order; name the others."""
-        found = []
-        for value, where in items:
-            cost = count_value(value, self.count) + ITEM_TOKENS
-            if cost <= self.room:
+    def fitting(
+        self, kind: str, section: str, items: Iterable[Item]
+    ) -> list[dict[str, Any]]:
+        """Return the values that fit, in order; name the others, and why."""
+        found: list[dict[str, Any]] = []
+        for item in items:
+            cost = 0 if item.why else self._cost(item)
+            if not found:
+                cost += self.count(HEADINGS[section]) + ITEM_TOKENS
+            if not item.why and cost <= self.room:
                 self.room -= cost
-                found.append(value)
-            else:
-                told = {"kind": kind, "reference": where, "tokens": cost}
-                self.left_out.append(told)
+                found.append(item.value)
+                continue
+            self.left_out.append(
+                {
+                    "kind": kind,
+                    "reference": item.where,
+                    "tokens": 0 if item.why else cost,
+                    "why": item.why or "no_room",
+                }
+            )
         return found
+
+    def _cost(self, item: Item) -> int:
+        """As data or as text, whichever is more."""
+        shown = item.text or codec.dumps(item.value)
+        return max(count_value(item.value, self.count), self.count(shown)) + ITEM_TOKENS
 
 
 def gather_bundle(
@@ -71,12 +107,16 @@ def gather_bundle(
         for name, value in offered["constraints"].items()
         if value is not None and value is not False
     }
-    inline = bundle.fitting("inline", _inline(wanted))
-    facts = bundle.fitting("fact", _facts(session, offered["task"], wanted))
-    state = bundle.fitting("state", _state(session, wanted))
-    memory = bundle.fitting("working_memory", _working_memory(session, wanted))
-    artifacts = bundle.fitting("artifact", _artifacts(session, offered))
-    newest_first = bundle.fitting("event", _events(session, wanted, count))
+    # They hold all the same, and the handoff tells them, should they not fit.
+    bundle.fitting("limits", "limits", _limits(limits))
+    inline = bundle.fitting("inline", "inline", _inline(wanted))
+    facts = bundle.fitting("fact", "relevant_facts", _facts(session, wanted))
+    state = bundle.fitting("state", "state", _state(session, wanted))
+    memory = bundle.fitting(
+        "working_memory", "working_memory", _working_memory(session, wanted)
+    )
+    artifacts = bundle.fitting("artifact", "artifacts", _artifacts(session, offered))
+    newest_first = bundle.fitting("event", "events", _events(session, wanted, count))
     return {
         "task": offered["task"],
         "relevant_facts": facts,
@@ -111,33 +151,43 @@ def check_task(task: str, budget: int, count: Counter) -> int:
     return tokens
 
 
+def _limits(limits: dict[str, Any]) -> Iterator[Item]:
+    if limits:
+        yield Item(limits, "constraints of the handoff")
+
+
 def _inline(wanted: dict[str, Any]) -> Iterator[Item]:
     if wanted.get("inline") is not None:
-        yield {"value": wanted["inline"]}, "context.inline of the handoff"
+        yield Item({"value": wanted["inline"]}, "context.inline of the handoff")
 
 
-def _facts(session: Session, task: str, wanted: dict[str, Any]) -> Iterator[Item]:
-    """The facts named; or those that fit `recall`; each where memory has it."""
+def _facts(session: Session, wanted: dict[str, Any]) -> Iterator[Item]:
+    """The facts named, and those that fit `recall`; each where memory has it."""
     named = [UUID(fact_id) for fact_id in wanted.get("facts", [])]
-    for fact in facts_named(session, named):
-        yield {"id": str(fact.id), "fact": fact.fact}, f"/api/v1/memory/{fact.id}"
+    known = facts_named(session, named)
+    for fact_id in named:
+        where = f"/api/v1/memory/{fact_id}"
+        if (fact := known.get(fact_id)) is None:
+            yield Item({}, where, why="not_found")
+        else:
+            yield _fact_item(str(fact_id), fact.fact)
     if query := wanted.get("recall"):
         for told in suggested_facts(session, query, FACTS_MAX):
-            if UUID(told["id"]) not in named:
-                value = {"id": told["id"], "fact": told["fact"]}
-                yield value, f"/api/v1/memory/{told['id']}"
+            if UUID(told["id"]) not in known:
+                yield _fact_item(told["id"], told["fact"])
 
 
-def facts_named(session: Session, ids: list[UUID]) -> list[Fact]:
-    """The facts of these ids about the session's subject, in the order of `ids`."""
-    facts = {
-        fact.id: fact
-        for fact in Fact.objects.in_project(session.project_id)
-        .about(session.subject)
-        .live()
-        .filter(id__in=ids)
-    }
-    return [facts[fact_id] for fact_id in ids if fact_id in facts]
+def _fact_item(fact_id: str, text: str) -> Item:
+    value = {"id": fact_id, "fact": text}
+    return Item(value, f"/api/v1/memory/{fact_id}", f"- {text}")
+
+
+def facts_named(session: Session, ids: list[UUID]) -> dict[UUID, Fact]:
+    """The live facts of these ids about the session's subject."""
+    if not session.subject:
+        return {}
+    facts = Fact.objects.in_project(session.project_id).about(session.subject).live()
+    return {fact.id: fact for fact in facts.filter(id__in=ids)}
 
 
 def suggested_facts(session: Session, task: str, limit: int) -> list[dict[str, Any]]:
@@ -157,21 +207,28 @@ def suggested_facts(session: Session, task: str, limit: int) -> list[dict[str, A
 
 
 def _state(session: Session, wanted: dict[str, Any]) -> Iterator[Item]:
+    where = f"/api/v1/sessions/{session.pk}/state"
     for key in wanted.get("state_keys", []):
         if key in session.state:
-            value = {"key": key, "value": session.state[key]}
-            yield value, f"/api/v1/sessions/{session.pk}/state"
+            yield Item({"key": key, "value": session.state[key]}, where)
+        else:
+            yield Item({}, f"{where}#{key}", why="not_found")
 
 
 def _working_memory(session: Session, wanted: dict[str, Any]) -> Iterator[Item]:
     scope = Scope(session.project_id, session.pk, session.last_seq)
     for key in wanted.get("working_memory", []):
-        try:
-            text = get_entry(scope, key).value_text
-        except (EntryExpired, EntryNotFound, WorkingMemoryUnavailable):
-            continue
         where = f"/api/v1/sessions/{session.pk}/working-memory/{key}"
-        yield {"key": key, "value": codec.loads(text)}, where
+        try:
+            value = {"key": key, "value": codec.loads(get_entry(scope, key).value_text)}
+        except EntryExpired:
+            yield Item({}, where, why="expired")
+        except EntryNotFound:
+            yield Item({}, where, why="not_found")
+        except WorkingMemoryUnavailable:
+            yield Item({}, where, why="unavailable")
+        else:
+            yield Item(value, where)
 
 
 def _artifacts(session: Session, offered: dict[str, Any]) -> Iterator[Item]:
@@ -186,12 +243,13 @@ def _artifacts(session: Session, offered: dict[str, Any]) -> Iterator[Item]:
             "size": artifact.size,
             "sha256": artifact.sha256,
         }
-        yield value, f"/api/v1/artifacts/{artifact.pk}"
+        yield Item(value, f"/api/v1/artifacts/{artifact.pk}")
 
 
 def _events(session: Session, wanted: dict[str, Any], count: Counter) -> Iterator[Item]:
     """Messages and calls, the newest first, as neutral messages."""
-    for unit in _units(session, wanted):
+    units = _units(session, wanted)
+    for unit in units:
         messages: list[Message] = unit.messages(Shortener(count))
         for message in reversed(messages):
             shown = {n: v for n, v in message.items() if n != "call_seq"}
@@ -199,7 +257,12 @@ def _events(session: Session, wanted: dict[str, Any], count: Counter) -> Iterato
                 f"/api/v1/sessions/{session.pk}/events"
                 f"?after_seq={unit.first_seq - 1}&before_seq={unit.last_seq + 1}"
             )
-            yield shown, where
+            yield Item(shown, where, _line(shown))
+    found = {seq for unit in units for seq in unit.seqs}
+    for seq in sorted(set(wanted.get("events", [])) - found):
+        where = f"/api/v1/sessions/{session.pk}/events"
+        where += f"?after_seq={seq - 1}&before_seq={seq + 1}"
+        yield Item({}, where, why="no_message")
 
 
 def _units(session: Session, wanted: dict[str, Any]) -> list[Unit]:
@@ -221,31 +284,39 @@ def _has(count: int) -> Callable[[list[Unit]], bool]:
 
 def prompt_text(bundle: dict[str, Any]) -> str:
     """The bundle in words, as the taking agent's first message."""
+    lines = {
+        "relevant_facts": [f"- {item['fact']}" for item in bundle["relevant_facts"]],
+        "events": [_line(message) for message in bundle["events"]],
+    }
+    untold = {item["kind"] for item in bundle["left_out"]} & {"limits"}
     parts = [bundle["task"]]
-    if bundle["relevant_facts"]:
-        facts = [f"- {item['fact']}" for item in bundle["relevant_facts"]]
-        parts.append("\n".join(["## What is known", *facts]))
-    for name, title in (
-        ("inline", "Given with the task"),
-        ("state", "State"),
-        ("working_memory", "Working memory"),
-        ("artifacts", "Files, to be read by their id"),
-        ("limits", "Limits"),
-    ):
-        if bundle[name]:
-            parts.append(f"## {title}\n{codec.dumps(bundle[name])}")
-    if bundle["events"]:
-        lines = [_line(message) for message in bundle["events"]]
-        parts.append("\n".join(["## From the conversation before", *lines]))
+    for section, heading in HEADINGS.items():
+        if bundle[section] and section not in untold:
+            shown = lines.get(section) or [codec.dumps(bundle[section])]
+            parts.append("\n".join([heading, *shown]))
     return "\n\n".join(parts)
 
 
 def _line(message: Message) -> str:
-    content = message["content"]
-    text = content if isinstance(content, str) else codec.dumps(content)
     called = [
         f"{call['name']}({codec.dumps(call['arguments'])})"
         for call in message.get("tool_calls", [])
     ]
-    shown = "; ".join([*([text] if content is not None else []), *called])
-    return f"- {message['role']}: {shown}"
+    said = _words(message["content"])
+    return f"- {message['role']}: {'; '.join([*said, *called])}"
+
+
+def _words(content: Any) -> list[str]:
+    """What a message says, in words: of pictures and files only that they are there."""
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [content]
+    if not isinstance(content, list):
+        return [codec.dumps(content)]
+    return [
+        str(part["text"])
+        if isinstance(part, dict) and isinstance(part.get("text"), str)
+        else f"[{part.get('type', 'part') if isinstance(part, dict) else 'part'}]"
+        for part in content
+    ]

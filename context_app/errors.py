@@ -56,3 +56,12 @@ class TokenizerUnavailable(ServiceUnavailable):
     """The tokenizer that is set cannot be loaded. Look at AGENTSTATE_TOKENIZER."""
 
     code = "tokenizer_unavailable"
+
+
+class SummariserBusy(AppError):
+    """Too many summaries are being made just now. Nothing was changed; try again."""
+
+    code, status = "summariser_busy", 503
+
+    def __init__(self) -> None:
+        super().__init__(headers={"Retry-After": "2"})

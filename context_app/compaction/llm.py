@@ -2,10 +2,14 @@
 
 The model is given the conversation as one text, so that no request can tear a call from
 its result. A passage longer than its window goes in pieces, each with the summary so
-far. No database connection is held meanwhile.
+far. No database connection is held meanwhile, but the thread that asks is: so all
+tries together have a time limit, and only so many of a process ask at once.
 """
 
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -14,6 +18,7 @@ from django.conf import settings
 from agentstate import codec
 from agentstate.errors import AppError
 from context_app.compaction.passage import Line, Passage
+from context_app.errors import SummariserBusy
 from context_app.shorten import shortened
 from context_app.tokens import Counter
 
@@ -33,6 +38,15 @@ class SummaryFailed(Exception):
     """The endpoint gave no summary; the text says why, for people."""
 
 
+class OutOfTime(SummaryFailed):
+    """All tries together took too long."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"the summariser took longer than {settings.LLM_COMPACT_SECONDS} s"
+        )
+
+
 class TooLong(SummaryFailed):
     """The endpoint refused the request; a shorter one may pass."""
 
@@ -41,16 +55,45 @@ def is_configured() -> bool:
     return bool(settings.LLM_URL and settings.LLM_MODEL)
 
 
+_guard = threading.Lock()
+_asking = 0
+
+
+@contextmanager
+def _place() -> Iterator[None]:
+    """One of the places of this process. Raises SummariserBusy at once if all are
+    taken: half the threads are kept for everybody else."""
+    global _asking
+    with _guard:
+        if _asking >= max(1, settings.WEB_THREADS // 2):
+            raise SummariserBusy
+        _asking += 1
+    try:
+        yield
+    finally:
+        with _guard:
+            _asking -= 1
+
+
 def llm_summary(passage: Passage, earlier: str, count: Counter) -> str:
-    """Return the model's summary. Raises SummaryFailed after at most TRIES tries.
+    """Return the model's summary. Raises SummaryFailed after at most TRIES tries, or
+    LLM_COMPACT_SECONDS; SummariserBusy if too many others are at it.
 
     `earlier` is what is known of the conversation before the passage. A refused request
     is tried again with half the text, another failure after a pause.
     """
+    with _place():
+        until = time.monotonic() + settings.LLM_COMPACT_SECONDS
+        return _try(passage, earlier, count, until)
+
+
+def _try(passage: Passage, earlier: str, count: Counter, until: float) -> str:
     window = settings.LLM_WINDOW_TOKENS
     for attempt in range(1, TRIES + 1):
         try:
-            return _summary_in_pieces(passage.lines, earlier, window, count)
+            return _summary_in_pieces(passage.lines, earlier, window, count, until)
+        except OutOfTime:
+            raise
         except TooLong as exc:
             failure: SummaryFailed = exc
             window //= 2
@@ -62,11 +105,11 @@ def llm_summary(passage: Passage, earlier: str, count: Counter) -> str:
 
 
 def _summary_in_pieces(
-    lines: list[Line], earlier: str, window: int, count: Counter
+    lines: list[Line], earlier: str, window: int, count: Counter, until: float
 ) -> str:
     summary = earlier
     for piece in pieces(lines, window - ANSWER_TOKENS * 2 - PROMPT_TOKENS, count):
-        summary = _ask(_prompt(piece, summary))
+        summary = _ask(_prompt(piece, summary), until)
     return summary
 
 
@@ -96,7 +139,7 @@ def _prompt(lines: list[str], earlier: str) -> list[dict[str, str]]:
     ]
 
 
-def _ask(messages: list[dict[str, str]]) -> str:
+def _ask(messages: list[dict[str, str]], until: float) -> str:
     body = {
         "model": settings.LLM_MODEL,
         "messages": messages,
@@ -107,21 +150,39 @@ def _ask(messages: list[dict[str, str]]) -> str:
     if settings.LLM_KEY:
         headers["Authorization"] = f"Bearer {settings.LLM_KEY}"
     try:
-        response = httpx.post(
-            f"{settings.LLM_URL.rstrip('/')}/chat/completions",
-            content=codec.dumps(body).encode(),
-            headers=headers,
-            timeout=settings.LLM_TIMEOUT,
-        )
+        status, content = _post(codec.dumps(body).encode(), headers, until)
     except httpx.HTTPError as exc:
+        if time.monotonic() >= until:
+            raise OutOfTime from exc
         raise SummaryFailed(
             f"the summariser was not reached: {type(exc).__name__}"
         ) from exc
-    if response.status_code in (400, 413, 422):
-        raise TooLong(f"the summariser refused: {response.status_code}")
-    if response.status_code != 200:
-        raise SummaryFailed(f"the summariser answered {response.status_code}")
-    return _answer(response.content)
+    if status in (400, 413, 422):
+        raise TooLong(f"the summariser refused: {status}")
+    if status != 200:
+        raise SummaryFailed(f"the summariser answered {status}")
+    return _answer(content)
+
+
+def _post(body: bytes, headers: dict[str, str], until: float) -> tuple[int, bytes]:
+    """Send the request and read the answer, both before `until`.
+
+    httpx limits the wait for each piece of an answer, not for all of it.
+    """
+    left = until - time.monotonic()
+    if left <= 0:
+        raise OutOfTime
+    url = f"{settings.LLM_URL.rstrip('/')}/chat/completions"
+    timeout = min(float(settings.LLM_TIMEOUT), left)
+    with httpx.stream(
+        "POST", url, content=body, headers=headers, timeout=timeout
+    ) as response:
+        found = bytearray()
+        for piece in response.iter_bytes():
+            found += piece
+            if time.monotonic() >= until:
+                raise OutOfTime
+        return response.status_code, bytes(found)
 
 
 def _answer(body: bytes) -> str:

@@ -186,6 +186,52 @@ def test_cm_03_a_refusal_ends_within_three_tries(session, llm):
     assert len(session.events()) == 40
 
 
+def test_a_summariser_that_hangs_is_left_when_the_time_is_up(session, llm, settings):
+    settings.LLM_COMPACT_SECONDS = 0.5
+    released = threading.Event()
+
+    def hangs(_, body):
+        released.wait(30)
+        return says("Too late.")
+
+    stub = llm(hangs)
+    talk(session, 10)
+    done = compact(session, method="llm")
+    released.set()
+    assert (done["status"], len(stub.requests)) == ("fallback", 1)
+    assert "took longer than 0.5 s" in done["reason"]
+
+
+def test_summaries_take_half_the_threads_at_most(session, llm, settings):
+    settings.WEB_THREADS = 2
+    begun, released = threading.Event(), threading.Event()
+
+    def waits(stub, body):
+        begun.set()
+        assert released.wait(30)
+        return lists_seqs(stub, body)
+
+    llm(waits)
+    talk(session, 10)
+    other = make_like(session)
+    found = []
+
+    def first():
+        found.append(compact(other, method="llm"))
+        connection.close()
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert begun.wait(30)
+    answer = session.api.post(f"{session.url}/compact", {"method": "llm"})
+    assert (answer.status_code, answer.json["code"]) == (503, "summariser_busy")
+    assert answer.headers["Retry-After"] == "2"
+    assert compact(session, method="extract")["status"] == "compacted"
+    released.set()
+    thread.join()
+    assert [each["status"] for each in found] == ["compacted"]
+
+
 @pytest.mark.parametrize("script", [fails, lambda *_: says(""), lambda *_: (200, [])])
 def test_cm_04_a_failing_summariser_is_told_and_the_budget_holds(session, llm, script):
     stub = llm(script)

@@ -6,6 +6,7 @@ from django.test.utils import CaptureQueriesContext
 
 from context_app.tokens import estimate
 from tests.context_app import legal
+from tests.context_app.entries import expire
 from tests.context_app.test_replay_cases import context, said
 from tests.factories import answers, calls, error_of, make_session, says
 from tests.fixtures import Api
@@ -128,15 +129,46 @@ def test_the_plan_under_way_is_told(session):
     assert context(session, plan="false")["manifest"]["plan"] is None
 
 
-def test_wm_04_expired_working_memory_is_named(session):
+def test_wm_04_expired_working_memory_is_named(session, redis):
     session.append("go")
-    session.api.put(f"{session.url}/working-memory/b", {"value": "B!"})
-    found = context(session, working_memory="b,nothing")
-    assert '- b: "B!"' in found["messages"][0]["content"]
+    session.put_state({"n": 4}, 0)
+    for key, ttl in (("a", 5), ("b", 60)):
+        body = {"value": f"{key.upper()}!", "ttl_s": ttl}
+        session.api.put(f"{session.url}/working-memory/{key}", body)
+    before = session.get("/state")
+    assert (
+        '- a: "A!"' in context(session, working_memory="a,b")["messages"][0]["content"]
+    )
+    expire(redis, session.id, "a")
+    found = context(session, working_memory="a,b,nothing")
+    told = found["messages"][0]["content"]
+    assert "- a: (expired)" in told and "A!" not in told
+    assert '- b: "B!"' in told
+    assert "- nothing: (not set)" in told
     assert found["manifest"]["working_memory"] == [
+        {"key": "a", "status": "expired"},
         {"key": "b", "status": "present"},
         {"key": "nothing", "status": "absent"},
     ]
+    assert session.get("/state") == before
+    assert len(session.events()) == 2, "the log tells all that it did"
+
+
+def test_wm_04_a_step_that_needs_both_is_told_which_is_gone(api, redis):
+    session = make_session(api)
+    body = {"session": session.id, "steps": [{"tool": "pay"}]}
+    run = api.post("/api/v1/runs", body).json["id"]
+    url = f"/api/v1/runs/{run}/working-memory"
+    for key, ttl in (("a", 5), ("b", 60)):
+        api.put(f"{url}/{key}", {"value": key, "ttl_s": ttl})
+    [step] = api.post("/api/v1/steps/claim", {"worker": "w", "run": run}).json["steps"]
+    expire(redis, run, "a")
+    assert api.get(f"{url}/b").json["value"] == "b"
+    gone = api.get(f"{url}/a")
+    assert (gone.status_code, gone.json["code"]) == (404, "entry_expired")
+    done = {"step": step["step"], "lease_token": step["lease_token"], "result": 1}
+    [answer] = api.post("/api/v1/steps/complete", {"items": [done]}).json["items"]
+    assert answer["ok"], "the run goes on, and its log is whole"
 
 
 def test_wm_09_working_memory_of_another_session_is_not_seen(api):

@@ -2,12 +2,14 @@
 
 import threading
 
+import pytest
 from django.db import connection
 
 from context_app.tokens import estimate
 from runs_app.handoffs import DEPTH_MAX
 from runs_app.settling import settle_handoffs
 from tests.context_app import legal
+from tests.context_app.entries import expire
 from tests.context_app.handoffs import (
     HANDOFFS,
     RUNS,
@@ -22,6 +24,7 @@ from tests.context_app.handoffs import (
 )
 from tests.context_app.test_replay_cases import context, said
 from tests.factories import (
+    MISSING,
     SessionApi,
     answers,
     calls,
@@ -202,6 +205,8 @@ def test_ho_08_the_bundle_obeys_its_budget(triage):
     assert bundle["tokens"] <= 3000
     carried = [bundle["task"], *legal.texts(bundle["events"])]
     assert sum(estimate(text) for text in carried) <= 3000
+    [prompt] = make_own(made).payloads(types="message.user")
+    assert estimate(prompt["content"]) <= bundle["tokens"]
     assert len(bundle["events"]) + len(bundle["left_out"]) == 50
     reference = bundle["left_out"][0]["reference"]
     assert triage.api.get(reference).json["items"][0]["type"] == "message.user"
@@ -240,6 +245,67 @@ def test_the_bundle_holds_what_was_named(triage):
     assert bundle["events"][0]["content"] == "the invoice is A-1"
     assert bundle["inline"] == {"hint": "look at page 2"}
     assert bundle["left_out"] == []
+
+
+def test_wm_04_what_is_not_there_any_more_is_named(triage, redis):
+    """Expired, forgotten or never there: said, not told as empty."""
+    url = f"{triage.url}/working-memory"
+    for key in ("a", "b"):
+        triage.api.put(f"{url}/{key}", {"value": key, "ttl_s": 60})
+    expire(redis, triage.id, "a")
+    context_ = {
+        "working_memory": ["a", "b", "c"],
+        "state_keys": ["order"],
+        "facts": [MISSING],
+        "events": [999],
+    }
+    bundle = accept(offer(triage, context=context_))["bundle"]
+    assert bundle["working_memory"] == {"b": "b"}
+    assert [(each["kind"], each["why"]) for each in bundle["left_out"]] == [
+        ("fact", "not_found"),
+        ("state", "not_found"),
+        ("working_memory", "expired"),
+        ("working_memory", "not_found"),
+        ("event", "no_message"),
+    ]
+
+
+def test_pictures_are_named_and_not_spelt_out(triage):
+    picture = {"type": "image_url", "image_url": {"url": f"data:,{'A' * 50_000}"}}
+    said_ = {"type": "text", "text": "see here"}
+    triage.append(says([said_, picture]))
+    made = offer(triage, context={"last_events": 1})
+    bundle = accept(made)["bundle"]
+    assert bundle["events"][0]["content"] == [said_, picture]
+    [prompt] = make_own(made).payloads(types="message.user")
+    assert "- user: see here; [image_url]" in prompt["content"]
+    assert estimate(prompt["content"]) <= bundle["tokens"]
+
+
+@pytest.mark.parametrize("budget", [60, 90, 150, 400, 1500])
+def test_ho_08_the_prompt_is_within_every_budget(triage, budget):
+    fact = {"subject": "ann", "fact": "Prefers invoices as PDF"}
+    triage.api.post(MEMORY, fact)
+    triage.put_state({"order": {"id": 7, "lines": [1, 2, 3]}}, 0)
+    triage.api.put(f"{triage.url}/working-memory/draft", {"value": "x y z"})
+    triage.append("hi", calls("c", arguments={"n": 1}), answers("c", {"a": 1}), "ok?")
+    made = offer(
+        triage,
+        context={
+            "recall": "invoices",
+            "state_keys": ["order"],
+            "working_memory": ["draft"],
+            "last_events": 10,
+            "inline": {"hint": "page 2"},
+            "budget_tokens": budget,
+        },
+        constraints={"max_tool_calls": 5, "tool_allowlist": ["refund", "look_up"]},
+    )
+    bundle = accept(made)["bundle"]
+    [prompt] = make_own(made).payloads(types="message.user")
+    assert estimate(prompt["content"]) <= bundle["tokens"] <= budget
+    assert prompt["content"].startswith("Check invoice A-1")
+    assert all(each["reference"] for each in bundle["left_out"])
 
 
 def test_facts_are_suggested_for_a_task(triage):
