@@ -3,7 +3,6 @@
 import hashlib
 import hmac
 import json
-import os
 import secrets
 import shlex
 from collections.abc import Iterator
@@ -80,8 +79,9 @@ class WayIn:
 
 def manage() -> str:
     """The command as it reaches this server's data: pasted, it works."""
-    folder = os.environ.get("AGENTSTATE_DATA_DIR")
-    return f"AGENTSTATE_DATA_DIR={shlex.quote(folder)} {MANAGE}" if folder else MANAGE
+    if settings.DATA_DIR == settings.BASE_DIR / settings.DEFAULT_DATA_DIR:
+        return MANAGE
+    return f"AGENTSTATE_DATA_DIR={shlex.quote(str(settings.DATA_DIR))} {MANAGE}"
 
 
 def curl_line(url: str, key: str) -> str:

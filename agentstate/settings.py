@@ -29,7 +29,8 @@ from agentstate.pool import check_open
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 BASE_DIR = Path(__file__).resolve().parent.parent
-DATA_DIR = Path(env_str("AGENTSTATE_DATA_DIR", ".data"))
+DEFAULT_DATA_DIR = ".data"
+DATA_DIR = Path(env_str("AGENTSTATE_DATA_DIR", DEFAULT_DATA_DIR))
 if not DATA_DIR.is_absolute():
     DATA_DIR = BASE_DIR / DATA_DIR
 

@@ -1,8 +1,10 @@
 """Acceptance 17: the log dumped and restored into a new cluster, with live cursors."""
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import psycopg
@@ -16,12 +18,21 @@ from tests.server import Server
 
 
 @pytest.fixture
-def other_cluster(tmp_path):
-    """Another Postgres; its addresses, the application's and the superuser's."""
-    services = EmbeddedServices(tmp_path / "other", durable=False, valkey=False)
-    addresses = services.start()
-    yield addresses["DATABASE_URL"], services.postgres.admin_url("agentstate")
+def other_services():
+    """A Postgres that is not started. Not in pytest's folder: that one is closed to
+    the services' user."""
+    folder = Path(tempfile.mkdtemp(prefix="agentstate-other-"))
+    services = EmbeddedServices(folder, durable=False, valkey=False)
+    yield services
     services.stop()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def other_cluster(other_services):
+    """Another Postgres; its addresses, the application's and the superuser's."""
+    addresses = other_services.start()
+    return addresses["DATABASE_URL"], other_services.postgres.admin_url("agentstate")
 
 
 def dump_and_restore(dump: Path, admin_url: str) -> None:
@@ -112,25 +123,21 @@ def check_cursors(server, api, session, begun, ended, lost):
     assert [e["seq"] for e in everything] == list(range(12))
 
 
-def test_a_recovery_to_a_point_in_time_begins_a_generation(tmp_path):
+def test_a_recovery_to_a_point_in_time_begins_a_generation(other_services):
     """The same cluster on another timeline counts its transactions anew."""
-    services = EmbeddedServices(tmp_path / "recovered", durable=False, valkey=False)
-    postgres = services.postgres
-    try:
-        url = services.start()["DATABASE_URL"]
-        environment = os.environ | {"DATABASE_URL": url}
-        migrate(environment)
-        assert generations(url) == [1]
-        services.stop()
-        (postgres.folder / "recovery.signal").touch()
-        with (postgres.folder / "postgresql.auto.conf").open("a") as configuration:
-            configuration.write("restore_command = 'false'\n")
-        services.start()
-        for _ in range(2):  # and only one
-            prepare(environment)
-            assert generations(url) == [1, 2]
-    finally:
-        services.stop()
+    postgres = other_services.postgres
+    url = other_services.start()["DATABASE_URL"]
+    environment = os.environ | {"DATABASE_URL": url}
+    migrate(environment)
+    assert generations(url) == [1]
+    other_services.stop()
+    (postgres.folder / "recovery.signal").touch()
+    with (postgres.folder / "postgresql.auto.conf").open("a") as configuration:
+        configuration.write("restore_command = 'false'\n")
+    other_services.start()
+    for _ in range(2):  # and only one
+        prepare(environment)
+        assert generations(url) == [1, 2]
 
 
 def migrate(environment):
