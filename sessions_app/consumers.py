@@ -40,6 +40,7 @@ from sessions_app.live_messages import (
     batch_message,
     change_message,
     html_message,
+    replayed_to,
     row_writer,
     write_json,
 )
@@ -270,11 +271,13 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         try:
             following = await read(lambda: listener.following(wish))
             place = await read(lambda: start_place(following, wish))
+            head = await read(lambda: head_of(following))
         except AppError as exc:
             gone = exc.status == 404
             await self._complain(AppErrorAs("gone", exc.detail) if gone else exc, id_)
             return
-        self._begin(id_, self._relay(id_, following, place, wish.get("format")))
+        write = self._writer(id_, following, wish.get("format"), head)
+        self._begin(id_, self._relay(id_, following, place, write))
 
     async def _unsubscribe(self, message: dict[str, Any]) -> None:
         task = self.tasks.pop(str(message.get("id")), None)
@@ -305,10 +308,13 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             await asyncio.sleep(settings.SOCKET_PING_SECONDS)
 
     async def _relay(
-        self, id_: str, following: Following, place: Place, format_: Any
+        self,
+        id_: str,
+        following: Following,
+        place: Place,
+        write: Callable[[Batch], Awaitable[str]],
     ) -> None:
         assert self.listener is not None
-        write = self._writer(id_, following, format_)
         follower = Follower(following, self.listener.credential)
         with tailer.follow(follower) as topic:
             async for batch in batches(topic, follower, place, IDLE_SECONDS):
@@ -321,7 +327,7 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             await self._cut(UNAUTHENTICATED)
 
     def _writer(
-        self, id_: str, following: Following, format_: Any
+        self, id_: str, following: Following, format_: Any, head: int
     ) -> Callable[[Batch], Awaitable[str]]:
         assert self.listener is not None
         shows = self.listener.shows_payloads
@@ -333,13 +339,14 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
                 return change_message(id_, batch.place)
             if format_ == "html":
                 return html_message(id_, batch, row)
-            return batch_message(id_, batch, write_json)
+            return batch_message(id_, batch, write_json, replayed_to(batch, head))
 
         async def write(batch: Batch) -> str:
             if not batch.items:
                 return text(batch)
             # All who stand at the same place get the very same text.
-            key = ("batch", id_, format_, shows, batch.items[0].place)
+            old = replayed_to(batch, head)
+            key = ("batch", id_, format_, shows, old, batch.items[0].place)
             written = batch.items[-1].written
             if key not in written:
                 work = asyncio.to_thread(text, batch)
@@ -417,6 +424,13 @@ def listener_of(hello: dict[str, Any], handshake: Handshake) -> Listener:
     return Listener(
         credential, visit.project, shows_payloads=visit.may(Right.SEE_PAYLOADS)
     )
+
+
+def head_of(following: Following) -> int:
+    """The newest seq of the session that is followed: what is told up to it is old."""
+    if following.session_id is None:
+        return 0
+    return get_session(following.project_id, following.session_id).last_seq
 
 
 def start_place(following: Following, wish: dict[str, Any]) -> Place:

@@ -20,14 +20,27 @@ type Format = Literal["json", "html"]
 ROW = "sessions_app/_event.html"
 
 
-def batch_message(id_: str, batch: Batch, write: Callable[[Item], str]) -> str:
-    """The push of one batch. `write` makes an item's part, if there is none yet."""
+def replayed_to(batch: Batch, head: int) -> int | None:
+    """`head`, if the batch holds events that were there before somebody followed."""
+    first = batch.items[0].place
+    return head if isinstance(first, int) and first <= head else None
+
+
+def batch_message(
+    id_: str, batch: Batch, write: Callable[[Item], str], replayed: int | None = None
+) -> str:
+    """The push of one batch. `write` makes an item's part, if there is none yet.
+
+    Events up to seq `replayed` were there before.
+    """
     first, last = batch.items[0], batch.items[-1]
     head: dict[str, Any] = {"type": "events", "id": id_}
     if isinstance(last.place, Position):
         head["cursor"] = feed.encode_position(batch.place)
     else:
         head |= {"first_seq": first.place, "last_seq": last.place}
+    if replayed is not None:
+        head["replayed_to"] = replayed
     head["events"] = [codec.RawJSON(write(item)) for item in batch.items]
     return codec.dumps(head)
 

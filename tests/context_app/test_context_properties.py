@@ -2,16 +2,15 @@
 
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from context_app.tokens import estimate
 from tests.context_app import legal
+from tests.context_app.conftest import PINNED
 from tests.factories import make_session
 
 FORMS = ["neutral", "openai", "openai_responses", "anthropic"]
-PINNED = "Account 7731-QX belongs to Ann and to nobody else"
 
 words = st.text(alphabet="abc defg. 1\nÄß漢", max_size=12)
 long_text = st.builds(lambda text, n: (text + " ") * n, words, st.integers(1, 120))
@@ -50,17 +49,6 @@ events = st.one_of(
 )
 logs = st.lists(events, max_size=40)
 budgets = st.integers(60, 3000)
-
-
-@pytest.fixture(scope="module")
-def subject_api():
-    """A project whose subject has one pinned fact."""
-    from tests.fixtures import Api, issue_key, make_project
-
-    api = Api(issue_key(make_project()))
-    fact = {"subject": "ann", "fact": PINNED, "pinned": True}
-    assert api.post("/api/v1/memory", fact).status_code == 201
-    return api
 
 
 many = settings(

@@ -1,15 +1,23 @@
 """The real transcripts: whole where there is room, valid where there is little."""
 
 import json
+import random
 
 import pytest
 
 from context_app.units import NO_OUTPUT
 from tests.context_app import legal
+from tests.context_app.test_context_properties import (
+    FORMS,
+    PINNED,
+    check_open_calls,
+    check_truth,
+    fitting_context,
+)
 from tests.factories import make_session
 
 pytestmark = pytest.mark.shared
-BUDGETS = [2_000, 3_000, 5_000, 9_000]
+BUDGETS = [2_000, 5_000]
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +56,25 @@ def test_at_full_budget_a_context_is_the_original(api, transcripts):
         assert found["manifest"]["left_out"] == []
         assert found["manifest"]["shortened"] == []
         check_budgets(session, transcript)
+
+
+def test_at_any_budget_it_is_truthful_and_keeps_what_is_pinned(
+    subject_api, transcripts
+):
+    """As of generated logs: pinned facts, open calls, all accounted for, all forms."""
+    drawn = random.Random(2_000)
+    for number, transcript in enumerate(transcripts):
+        session = make_session(subject_api, subject="ann")
+        # Cut somewhere: then the last call may be open, as in life.
+        events = [*events_of(transcript["messages"])]
+        session.append(*events[: drawn.randint(len(events) // 2, len(events))])
+        form = FORMS[number % len(FORMS)]
+        for budget in (2_000, drawn.randint(100, 12_000)):
+            found = fitting_context(session, budget, form)
+            legal.check(form, found)
+            assert PINNED in "\n".join(legal.texts(found["messages"]))
+            check_open_calls(session, found)
+            check_truth(session, found, form)
 
 
 def originals(transcript):
