@@ -53,7 +53,12 @@ class Overview:
 def overview_of(visit: Visit) -> Overview:
     now = db_now()
     project_id = visit.project.id
-    day = Span(now - timedelta(hours=CHART_HOURS - 1), now)
+    first = timezone.localtime(now) - timedelta(hours=CHART_HOURS - 1)
+    # Whole hours: counts of those that are over need no counting again.
+    into_hour = timedelta(
+        minutes=first.minute, seconds=first.second, microseconds=first.microsecond
+    )
+    day = Span(now - timedelta(hours=CHART_HOURS - 1) - into_hour, now)
     sessions = Session.objects.in_project(project_id)
     calls = ToolCall.objects.filter(project=visit.project, awaiting="human")
     hours = runs.runs_by_hour(project_id, day.begin, now + timedelta(seconds=1))

@@ -22,6 +22,7 @@ CHUNK = 200_000
 REPEATS = 7
 TARGET_MS = 100
 
+# A row is made once for all its columns: `(f(x)).*` would make it for each.
 # An id of the kind that the server makes, for a moment in the last 30 days.
 ID = """(lpad(to_hex((extract(epoch FROM {at}) * 1000)::bigint), 12, '0')
   || '7' || substr(md5({salt} || n.n), 1, 3)
@@ -29,18 +30,22 @@ ID = """(lpad(to_hex((extract(epoch FROM {at}) * 1000)::bigint), 12, '0')
 AT = "(now() - interval '30 days' * (1 - n.n::float / %(total)s))"
 
 SESSIONS = f"""
-INSERT INTO agent_sessions SELECT (jsonb_populate_record(t, jsonb_build_object(
+INSERT INTO agent_sessions SELECT made.*
+FROM agent_sessions t, generate_series(%(first)s::bigint, %(last)s) AS n(n)
+CROSS JOIN LATERAL jsonb_populate_record(t, jsonb_build_object(
   'id', {ID.format(at=AT, salt="'s'")}, 'key', 'key-' || n.n, 'title', 'Order ' || n.n,
   'agent', 'agent-' || n.n %% 20, 'subject', 'u-' || n.n %% 10000,
   'labels', jsonb_build_object('team', 'team-' || n.n %% 100),
   'last_seq', {EVENTS_A_SESSION - 1}, 'created_at', {AT}, 'updated_at', {AT},
-  'active_at', {AT}))).*
-FROM agent_sessions t, generate_series(%(first)s::bigint, %(last)s) AS n(n)
+  'active_at', {AT})) AS made
 WHERE t.id = %(template)s
 """
 # Every 500th failed, every 1,000th waits, every 5,000th has a step that retries.
 RUNS = f"""
-INSERT INTO agent_runs SELECT (jsonb_populate_record(t, jsonb_build_object(
+INSERT INTO agent_runs SELECT made.*
+FROM agent_runs t, generate_series(%(first)s::bigint, %(last)s) AS n(n)
+JOIN bench_order s ON s.n = n.n %% %(sessions)s
+CROSS JOIN LATERAL jsonb_populate_record(t, jsonb_build_object(
   'id', {ID.format(at=AT, salt="'r'")}, 'key', 'run-' || n.n,
   'session_id', s.id, 'agent', 'agent-' || n.n %% 20,
   'state', CASE WHEN n.n %% 1000 = 0 THEN 'waiting' WHEN n.n %% 500 = 0 THEN 'failed'
@@ -48,9 +53,7 @@ INSERT INTO agent_runs SELECT (jsonb_populate_record(t, jsonb_build_object(
   'n_retrying', (n.n %% 5000 = 0)::int,
   'labels', jsonb_build_object('team', 'team-' || n.n %% 100),
   'created_at', {AT}, 'started_at', {AT}, 'state_since', {AT},
-  'ended_at', CASE WHEN n.n %% 1000 <> 0 THEN {AT} + interval '3 s' END))).*
-FROM agent_runs t, generate_series(%(first)s::bigint, %(last)s) AS n(n)
-JOIN bench_order s ON s.n = n.n %% %(sessions)s
+  'ended_at', CASE WHEN n.n %% 1000 <> 0 THEN {AT} + interval '3 s' END)) AS made
 WHERE t.id = %(template)s
 """
 EVENTS = f"""
@@ -68,29 +71,31 @@ WHERE t.id = %(template)s
 """
 # A fact has a revision, in the same transaction: a trigger sees to it.
 FACTS = f"""
-WITH made AS (
-  INSERT INTO agent_memory SELECT (jsonb_populate_record(t, jsonb_build_object(
+WITH added AS (
+  INSERT INTO agent_memory SELECT made.*
+  FROM agent_memory t, generate_series(%(first)s::bigint, %(last)s) AS n(n)
+  CROSS JOIN LATERAL jsonb_populate_record(t, jsonb_build_object(
     'id', {ID.format(at=AT, salt="'f'")}, 'subject', 'u-' || n.n %% 10000,
     'fact', 'Likes number ' || n.n, 'status',
     CASE WHEN n.n %% 1000 = 0 THEN 'proposed' ELSE 'active' END,
-    'created_at', {AT}, 'updated_at', {AT}))).*
-  FROM agent_memory t, generate_series(%(first)s::bigint, %(last)s) AS n(n)
+    'created_at', {AT}, 'updated_at', {AT})) AS made
   WHERE t.id = %(template)s
   RETURNING project_id, subject, id, version, created_at)
 INSERT INTO agent_memory_revisions
   (project_id, subject, memory_id, version, action, changes, actor, reason, created_at)
 SELECT project_id, subject, id, version, 'remembered', '{{}}', 'bench', '', created_at
-FROM made
+FROM added
 """
 SUBJECTS = """
 INSERT INTO agent_memory_subjects (project_id, subject, version, erased_version)
 SELECT %s, 'u-' || n, 1, 0 FROM generate_series(0, 9999) n
 """
 AUDIT = f"""
-INSERT INTO access_audit SELECT (jsonb_populate_record(t, jsonb_build_object(
-  'id', {ID.format(at=AT, salt="'a'")}, 'actor', 'user:u-' || n.n %% 50,
-  'action', 'memory.corrected', 'object', 'memory:' || n.n, 'created_at', {AT}))).*
+INSERT INTO access_audit SELECT made.*
 FROM access_audit t, generate_series(%(first)s::bigint, %(last)s) AS n(n)
+CROSS JOIN LATERAL jsonb_populate_record(t, jsonb_build_object(
+  'id', {ID.format(at=AT, salt="'a'")}, 'actor', 'user:u-' || n.n %% 50,
+  'action', 'memory.corrected', 'object', 'memory:' || n.n, 'created_at', {AT})) AS made
 WHERE t.id = %(template)s
 """
 

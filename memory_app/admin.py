@@ -7,6 +7,10 @@ from django import forms
 from django.contrib import admin, messages
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from unfold.widgets import (  # type: ignore[import-untyped]
+    UnfoldAdminTextareaWidget,
+    UnfoldAdminTextInputWidget,
+)
 
 from access_app.admin import (
     ProjectScopedAdmin,
@@ -34,12 +38,17 @@ EDITED = ("fact", "key", "kind", "pinned", "expires_at", "note")
 class FactForm(forms.ModelForm):  # type: ignore[type-arg]
     """A correction. It names the version that was shown: later changes are kept."""
 
-    reason = forms.CharField(max_length=1000)
+    reason = forms.CharField(max_length=1000, widget=UnfoldAdminTextInputWidget)
     expected_version = forms.IntegerField(widget=forms.HiddenInput)
 
     class Meta:
         model = Fact
         fields = EDITED
+        widgets = {
+            "key": UnfoldAdminTextInputWidget,
+            "fact": UnfoldAdminTextareaWidget(attrs={"rows": 4}),
+            "note": UnfoldAdminTextareaWidget(attrs={"rows": 2}),
+        }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

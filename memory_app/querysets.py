@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
+from django.db import connection
 from django.db.models import Q, QuerySet
 
 from agentstate.clock import Now
@@ -47,12 +48,19 @@ class FactQuerySet(QuerySet["Fact"]):
         """Facts whose text contains `text`, in any case; it holds no wildcards."""
         return self.filter(fact__icontains=text)
 
-    def count_by_subject(self, subjects: Iterable[str]) -> dict[str, int]:
+    def count_by_subject(
+        self, project_id: UUID, subjects: Iterable[str]
+    ) -> dict[str, int]:
         """How many active facts each of the subjects has, up to COUNTED each."""
-        return {
-            subject: self.filter(subject=subject, status="active")[:COUNTED].count()
-            for subject in subjects
-        }
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT wanted.subject, (SELECT count(*) FROM (SELECT FROM agent_memory"
+                " WHERE project_id = %s AND subject = wanted.subject"
+                " AND status = 'active' LIMIT %s) AS some_facts)"
+                " FROM unnest(%s::text[]) AS wanted(subject)",
+                [project_id, COUNTED, list(subjects)],
+            )
+            return dict(cursor.fetchall())
 
     def with_terms(self, terms: Iterable[str]) -> Self:
         return self.filter(terms__overlap=list(terms))

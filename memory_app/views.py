@@ -58,7 +58,7 @@ def memory(request: PageRequest) -> HttpResponse:
             subjects = subjects.filter(subject__icontains=q)
         page: Any = paginate(subjects, params, ["subject"])
         names = [each.subject for each in page.items]
-        shown["counts"] = facts.count_by_subject(names)
+        shown["counts"] = Fact.objects.count_by_subject(project_id, names)
     else:
         facts = proposed if view == "review" else facts.current()
         page = paginate(facts.containing(q) if q else facts, params, ["-id"])

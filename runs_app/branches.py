@@ -13,7 +13,10 @@ DEPTH_MOST = 20
 
 @dataclass(frozen=True)
 class Branch:
-    """A run of the tree; `handoff` says how the one stands that it came by."""
+    """A run of the tree, by its key or else its agent.
+
+    `handoff` says how the one stands that it came by.
+    """
 
     id: UUID
     name: str
@@ -56,7 +59,15 @@ def tree_of(run: Run) -> list[Branch]:
             },
         )
         branches = [
-            Branch(id_, key or str(id_), agent, state, handoff, depth, id_ == run.id)
+            Branch(
+                id_,
+                key or agent or str(id_),
+                key and agent,
+                state,
+                handoff,
+                depth,
+                id_ == run.id,
+            )
             for id_, key, agent, state, depth, handoff in cursor.fetchall()
         ]
     return branches if len(branches) > 1 else []

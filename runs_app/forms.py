@@ -21,10 +21,19 @@ VIEWS = (
 )
 
 
+class StatesField(forms.MultipleChoiceField):
+    """Several states, each by itself or together: `state=failed,waiting`."""
+
+    def to_python(self, value: Any) -> list[str]:
+        return [
+            state for text in value or () for state in str(text).split(",") if state
+        ]
+
+
 class RunFilters(PageForm):
     """Filters of the list of runs. Their query is a view that can be kept and sent."""
 
-    state = forms.MultipleChoiceField(required=False, choices=RunState.choices)
+    state = StatesField(required=False, choices=RunState.choices)
     agent = forms.CharField(required=False, max_length=200)
     session = forms.CharField(required=False, max_length=64)
     q = forms.CharField(required=False, max_length=200, label="key or id")

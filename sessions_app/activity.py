@@ -1,5 +1,8 @@
 """How much happens in a project, by the hour: what charts are drawn from."""
 
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
@@ -7,9 +10,14 @@ from uuid import UUID
 from django.db import connection
 from django.utils import timezone
 
+from agentstate.clock import db_now
 from sessions_app.forms import Span
 
 HOUR = timedelta(hours=1)
+# A transaction may commit somewhat after the time that its events bear.
+SETTLED = timedelta(minutes=2)
+KEPT_MOST = 20_000  # counts of a process, the oldest go first
+_kept: dict[tuple["Wish", datetime], int] = {}
 
 
 class Hour(NamedTuple):
@@ -17,6 +25,18 @@ class Hour(NamedTuple):
 
     begin: datetime
     events: int
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is counted; hours of it that are over are kept, since they stay as they are.
+
+    Erasing leaves the rows of a log in their place, so it changes no count either.
+    """
+
+    project_id: UUID
+    types: tuple[str, ...]
+    agent: str
 
 
 def events_by_hour(
@@ -27,21 +47,58 @@ def events_by_hour(
     Hours begin where the reader's do (half past in India); the hour that a clock turned
     back goes through twice is two hours, told apart by their offsets.
     """
-    zone = timezone.get_current_timezone_name()
+    wish = Wish(project_id, types, agent)
+    hours = _hours(span)
+    settled = db_now() - SETTLED
+    kept = [
+        at for at in hours if at >= span.begin and at + HOUR <= min(span.end, settled)
+    ]
+    known = {at: count for at in kept if (count := _kept.get((wish, at))) is not None}
+    unknown = [at for at in hours if at not in known]
+    for first, last in _stretches(unknown):
+        begin, end = max(first, span.begin), min(last + HOUR, span.end)
+        found = _count(wish, begin, end)
+        known |= {at: found.get(at, 0) for at in unknown if first <= at <= last}
+    for at in kept:
+        _keep((wish, at), known[at])
+    return [Hour(at, known[at]) for at in hours]
+
+
+def _keep(key: tuple[Wish, datetime], count: int) -> None:
+    if key not in _kept and len(_kept) >= KEPT_MOST:
+        with suppress(KeyError, RuntimeError):  # another thread was at it
+            del _kept[next(iter(_kept))]
+    _kept[key] = count
+
+
+def _stretches(hours: list[datetime]) -> Iterator[tuple[datetime, datetime]]:
+    """First and last of hours that follow one another without a hole."""
+    first = last = None
+    for at in hours:
+        if first is None or last is None:
+            first = at
+        elif at != last + HOUR:
+            yield first, last
+            first = at
+        last = at
+    if first is not None and last is not None:
+        yield first, last
+
+
+def _count(wish: Wish, begin: datetime, end: datetime) -> dict[datetime, int]:
     with connection.cursor() as cursor:
         cursor.execute(
             BY_HOUR,
             {
-                "project": project_id,
-                "begin": span.begin,
-                "end": span.end,
-                "zone": zone,
-                "types": list(types),
-                "agent": agent,
+                "project": wish.project_id,
+                "begin": begin,
+                "end": end,
+                "zone": timezone.get_current_timezone_name(),
+                "types": list(wish.types),
+                "agent": wish.agent,
             },
         )
-        counts = dict(cursor.fetchall())
-    return [Hour(at, counts.get(at, 0)) for at in _hours(span)]
+        return dict(cursor.fetchall())
 
 
 def _hours(span: Span) -> list[datetime]:

@@ -1,6 +1,7 @@
 """For operators: sessions and their logs, to look at. Writes go through the API."""
 
 from typing import Any
+from uuid import UUID
 
 from django.contrib import admin
 from django.db.models import QuerySet
@@ -83,13 +84,28 @@ class ArtifactAdmin(LookOnlyAdmin):
 class EventAdmin(LookOnlyAdmin):
     list_display = ("seq", "type", "session_id", "actor", "created_at")
     ordering = ("-id",)
-    search_fields = ("=session__id", "=event_id")
-    search_help_text = "The id of a session or of an event."
+    search_fields = ("session_id",)  # by get_search_results
+    search_help_text = "The id of a session."
     exclude = ("payload", "xid", "gen")
     readonly_fields = ("payload_text",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return super().get_queryset(request).defer("payload")
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """By a session's project and id: the index of a log begins with both."""
+        try:
+            id_ = UUID(search_term.strip()) if search_term.strip() else None
+        except ValueError:
+            return queryset.none(), False
+        if id_ is None:
+            return queryset, False
+        project = Session.objects.filter(pk=id_).values_list("project_id").first()
+        if project is None:
+            return queryset.none(), False
+        return queryset.filter(project_id=project[0], session_id=id_), False
 
     @admin.display(description="payload")
     def payload_text(self, event: Event) -> str:

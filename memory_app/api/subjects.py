@@ -62,8 +62,8 @@ class SubjectListView(MemoryView):
         if "q" in params:
             found = found.filter(subject__icontains=params["q"])
         listed = paginate(found, params, ["subject"])
-        counts = Fact.objects.in_project(self.caller.project_id).count_by_subject(
-            [each.subject for each in listed.items]
+        counts = Fact.objects.count_by_subject(
+            self.caller.project_id, [each.subject for each in listed.items]
         )
         return page_response(
             listed,

@@ -36,6 +36,8 @@ def why_text(reason: dict[str, Any]) -> str:
             return f"{step} waits for its time"
         case "retry":
             return f"{step} waits for its next attempt"
+        case "signal" if (reason["signal"] or "").startswith("handoff:"):
+            return f"{step} waits for another agent's result"
         case "signal":
             return f"{step} waits for the signal {reason['signal']}"
         case "handoff":

@@ -134,6 +134,13 @@ def furnish(api):
     held = {"tool": "charge", "on_exhausted": "hold", **once}
     shop.work(shop.run("charge-12", [held]), "worker-1", FAILED)
     shop.run("report-9", [{"tool": "load"}])
+    whole = shop.run("return-77", [{"tool": "read_complaint"}])
+    parent = whole
+    for agent, task in (("billing", "Refund order 77"), ("bank", "Pay 39 EUR")):
+        body = {"agent": agent, "task": task}
+        parent = api.post(f"/api/v1/runs/{parent}/handoffs", body).json["child_run"]
+    body = {"agent": "warehouse", "task": "Expect the kettle"}
+    api.post(f"/api/v1/runs/{whole}/handoffs", body)
     source = {"session": session, "seqs": [7]}
     for fact, kind in (
         ("Prefers invoices as PDF", "preference"),
@@ -143,7 +150,9 @@ def furnish(api):
         made = api.post("/api/v1/memory", body).json["id"]
     return {
         "overview": "",
-        "runs": "runs/",
+        "runs": "runs/?state=failed&state=waiting&agent=billing",
+        "runs-all": "runs/",
+        "tree": f"runs/{whole}/",
         "run": f"runs/{run}/",
         "inbox": "inbox/",
         "workers": "workers/",
@@ -154,6 +163,7 @@ def furnish(api):
         "search": "search/?q=warehouse",
         "search-day": "search/?hours=24",
         "memory": "memory/",
+        "facts": "memory/?view=facts",
         "subject": "memory/subject/?subject=maya",
         "fact": f"memory/facts/{made}/",
         "forgetting": "memory/forget/?subject=maya",
@@ -166,6 +176,12 @@ def furnish(api):
 def test_take_them(api, open_page, client, project):
     FOLDER.mkdir(exist_ok=True)
     pages = furnish(api)
+    for name, query, shared in (
+        ("Needs somebody", "state=failed&state=waiting&agent=billing", "on"),
+        ("My refunds", "label=team:billing", ""),
+    ):
+        form = {"page": "runs", "name": name, "query": query, "shared": shared}
+        client.post(f"/p/{project.slug}/views/", form)
     for look, options in LOOKS.items():
         page = open_page("", client=client, **options)
         wait_live(page)
@@ -173,6 +189,14 @@ def test_take_them(api, open_page, client, project):
             page.goto(f"/p/{project.slug}/{path}")
             page.wait_for_load_state("networkidle")
             page.screenshot(path=FOLDER / f"{name}-{look}.png")
+        page.goto("/admin/memory_app/fact/")
+        page.screenshot(path=FOLDER / f"admin-facts-{look}.png")
+        page.get_by_text("Is a gold customer").first.click()
+        page.wait_for_load_state("networkidle")
+        page.screenshot(path=FOLDER / f"admin-fact-{look}.png")
+        page.goto("/api/v1/docs")
+        page.wait_for_selector(".opblock")
+        page.screenshot(path=FOLDER / f"api-docs-{look}.png")
         page.context.clear_cookies()
         page.goto("/sign-in/")
         page.screenshot(path=FOLDER / f"sign-in-{look}.png")

@@ -47,7 +47,7 @@ PAGES = {
     "artifacts/": 7,
     "artifacts/?name=notes": 7,
     "search/?q=hello": 10,
-    "search/?hours=24": 10,
+    "search/?hours=24": 13,
     "memory/": 9,
     "memory/?view=facts": 14,
     "memory/subject/?subject=u-1": 14,
