@@ -133,6 +133,12 @@ class Run(models.Model):
                 name="run_parent",
                 condition=Q(parent_run_id__isnull=False),
             ),
+            # A tree of handoffs, read by the run at its root.
+            models.Index(
+                fields=["project", "root_run_id", "id"],
+                name="run_root",
+                condition=Q(root_run_id__isnull=False),
+            ),
             models.Index(
                 fields=["project", "parent_run_id"],
                 name="run_open_child",
