@@ -135,6 +135,8 @@ class Reader:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
             raise self.refuse(name, "wrong_type", "this must be a number")
+        if isinstance(value, Decimal):
+            value = float(value)  # as the limits are: 0.1 is not below 0.1
         if not low <= value <= high:
             raise self.refuse(
                 name, "out_of_range", f"must be {_short(low)} to {_short(high)}"

@@ -13,14 +13,14 @@ from django.db import migrations
 OPEN = """
 -- Load a run whose session's lock is held. All null if there is no such run.
 CREATE FUNCTION agentstate_load_run(
-    p_project uuid, p_session uuid, p_run uuid, p_actor text
+    p_project uuid, p_session uuid, p_run uuid, p_actor text, p_last_seq bigint
 ) RETURNS agentstate_work LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := agentstate_now();
     w agentstate_work;
 BEGIN
     SELECT r.project_id, r.session_id, r.id, p_actor, v_now, agentstate_iso(v_now),
-           s.last_seq, r.state, r.state, r.reason, r.error::text,
+           p_last_seq, r.state, r.state, r.reason, r.error::text,
            r.has_begun, r.agent, r.rank, r.window, r.step_count,
            r.n_pending, r.n_ready, r.n_held, r.n_in_progress, r.n_waiting,
            r.n_in_doubt, r.n_done, r.n_failed, r.n_skipped, r.n_cancelled,
@@ -35,9 +35,8 @@ BEGIN
            w.n_retrying, w.tool_calls, w.tokens, w.cost, w.started_at,
            w.parent, w.max_tool_calls, w.max_tokens, w.max_cost, w.deadline_at,
            w.allowlist, w.types, w.payloads, w.steps, w.woken, w.limits
-      FROM agent_runs r, agent_sessions s
-     WHERE r.id = p_run AND r.project_id = p_project AND r.session_id = p_session
-       AND s.id = p_session AND s.project_id = p_project;
+      FROM agent_runs r
+     WHERE r.id = p_run AND r.project_id = p_project AND r.session_id = p_session;
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
@@ -47,21 +46,23 @@ END $$;
 CREATE OR REPLACE FUNCTION agentstate_open_run(
     p_project uuid, p_session uuid, p_run uuid, p_actor text, p_skip boolean
 ) RETURNS agentstate_work LANGUAGE plpgsql AS $$
+DECLARE
+    v_last_seq bigint;
 BEGIN
     IF p_skip THEN
-        PERFORM FROM agent_sessions s
-          WHERE s.id = p_session AND s.project_id = p_project
-            FOR NO KEY UPDATE SKIP LOCKED;
+        SELECT s.last_seq INTO v_last_seq FROM agent_sessions s
+         WHERE s.id = p_session AND s.project_id = p_project
+           FOR NO KEY UPDATE SKIP LOCKED;
     ELSE
-        PERFORM FROM agent_sessions s
-          WHERE s.id = p_session AND s.project_id = p_project
-            FOR NO KEY UPDATE;
+        SELECT s.last_seq INTO v_last_seq FROM agent_sessions s
+         WHERE s.id = p_session AND s.project_id = p_project
+           FOR NO KEY UPDATE;
     END IF;
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
     -- In a statement of its own: one that waits for a lock sees other rows as of before.
-    RETURN agentstate_load_run(p_project, p_session, p_run, p_actor);
+    RETURN agentstate_load_run(p_project, p_session, p_run, p_actor, v_last_seq);
 END $$;
 """
 
@@ -524,7 +525,7 @@ REVERSE = f"""
 ALTER FUNCTION agentstate_heartbeat RESET plan_cache_mode;
 DROP FUNCTION agentstate_refuse_ending(
     agent_steps, text, bigint, text, bytea, text, text);
-DROP FUNCTION agentstate_load_run(uuid, uuid, uuid, text);
+DROP FUNCTION agentstate_load_run(uuid, uuid, uuid, text, bigint);
 """
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import threading
 
 import pytest
 
@@ -18,7 +19,7 @@ def fan(count, **fields):
     return [{"tool": "a", "depends_on": []} | fields for _ in range(count)]
 
 
-@pytest.fixture(params=[ROUNDS, pytest.param(2000, marks=pytest.mark.soak)])
+@pytest.fixture(params=[ROUNDS, pytest.param(10_000, marks=pytest.mark.soak)])
 def rounds(request):
     return range(request.param)
 
@@ -87,6 +88,48 @@ def test_04_a_rescue_and_a_completion_at_the_same_moment(
             assert (shown["state"], shown["lost"]) == ("pending", 1)
             assert work.complete(work.claim_one(run=run["id"]))["ok"]
         assert runs.get(run)["state"] == "succeeded"
+
+
+@pytest.mark.parametrize("steps", [120, pytest.param(3000, marks=pytest.mark.soak)])
+def test_06_each_stalled_attempt_is_rescued_and_refused(runs, work, project, steps):
+    """One in seven workers stalls past its lease, which lasts a tenth of a second."""
+    chance = random.Random(steps)
+    run = runs.create(fan(steps, retry={"max_lost": 1000}), window=1000)
+    answers: list[str | None] = []
+    is_over = threading.Event()
+
+    def work_on() -> None:
+        while runs.get(run)["state"] != "succeeded":
+            for step in work.claim(run=run["id"], lease_s=0.1):
+                if chance.random() < 0.15:
+                    threading.Event().wait(0.25)
+                answers.append(work.complete(step, step["attempt"])["code"])
+
+    def rescue() -> None:
+        while not is_over.wait(0.02):
+            sweep(project.id)
+
+    sweeper = threading.Thread(target=rescue)
+    sweeper.start()
+    try:
+        at_once(*[work_on] * 6)
+    finally:
+        is_over.set()
+        sweeper.join()
+    refused = [code for code in answers if code is not None]
+    assert set(refused) <= {"lease_lost", "already_finished"}
+    shown = runs.get(run)
+    lost = sum(attempt["outcome"] == "lost" for attempt in attempts_of(runs, run))
+    assert lost == len(refused) > 0
+    assert len(answers) - len(refused) == steps == shown["steps_by_state"]["done"]
+
+
+def attempts_of(runs, run):
+    found = []
+    for event in runs.events(run):
+        if event["type"] in ("step.done", "step.lost"):
+            found.append({"outcome": event["type"].removeprefix("step.")})
+    return found
 
 
 ALLOWED = {

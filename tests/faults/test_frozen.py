@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 
 import httpx
 import pytest
@@ -98,6 +99,52 @@ def test_a_frozen_worker_that_wakes_is_refused_and_carries_on(
     assert client.runs.get(after.id).steps[0].result == frozen.pid
     [step] = client.runs.get(run.id).steps
     assert (step.state, step.result) == ("done", {"by": "another"})
+
+
+def test_03_a_killed_worker_counts_as_lost_and_not_as_failed(
+    client, start_worker, clock
+):
+    run = client.runs.create([{"tool": "quick", "args": 60}], session_key="s")
+    killed = start_worker()
+    assert wait_until(lambda: has_worked(client, run, killed.pid), 60)
+    killed.kill()
+    killed.join()
+    assert client.steps.claim("w-2", run=run.id).steps == []
+    # The claim that finds nothing sweeps: not even the sweep's own time is waited for.
+    clock.advance(seconds=LEASE + 1)
+    [mine] = client.steps.claim("w-2", run=run.id)
+    assert (mine.attempt, mine.lost, mine.failures) == (2, 1, 0)
+    assert mine.previous == "unknown"
+    assert client.steps.complete([held(mine)])[0].ok
+
+
+def worker_of_another_time(base_url, key, seconds):
+    """Works, on a machine whose clock is wrong."""
+    right = time.time
+    time.time = lambda: right() + seconds
+    worker = Worker(Client(base_url, key), lease_s=LEASE)
+
+    @worker.tool("quick")
+    def quick(ctx):
+        return time.time() - right()
+
+    worker.run(until_idle=True)
+
+
+@pytest.mark.parametrize("seconds", [-600, 600])
+def test_08_the_clock_of_a_worker_decides_nothing(client, server, key, seconds):
+    plan = [{"tool": "quick", "timeout_s": 60, "retry": {"max_attempts": 1}}] * 3
+    run = client.runs.create(plan, session_key="s")
+    arguments = (server.base_url, key, seconds)
+    process = FORKS.Process(target=worker_of_another_time, args=arguments, daemon=True)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    shown = client.runs.get(run.id)
+    assert shown.state == "succeeded"
+    for step in shown.steps:
+        assert abs(step.result - seconds) < 60
+        assert (step.attempt, step.lost, step.failures) == (1, 0, 0)
 
 
 def test_a_lost_token_is_refused_in_every_call(client, project, clock):

@@ -229,6 +229,12 @@ def test_complete_may_claim_the_next(runs, work, step):
     assert following["run"] == run["id"]
 
 
+@pytest.mark.parametrize("lease_s", [0.1, 86400])
+def test_own_11_the_shortest_and_the_longest_lease(runs, work, lease_s):
+    runs.create(["a"])
+    assert float(work.claim_one(lease_s=lease_s)["lease_s"]) == lease_s
+
+
 @pytest.mark.parametrize("lease_s", [0, -1, 1e12, "30", None, True])
 def test_own_11_odd_leases_are_refused(api, lease_s):
     answer = api.post("/api/v1/steps/claim", {"worker": "w", "lease_s": lease_s})
