@@ -391,7 +391,10 @@ def cancel_run(
 def cancel_children(
     project_id: UUID, run_id: UUID, *, reason: str = "its parent was cancelled"
 ) -> None:
-    """Cancel the child runs of a run, each in a transaction of its own."""
+    """Cancel the child runs of a run, each in a transaction of its own, and end its
+    handoffs: their keys are revoked."""
+    from runs_app.settling import settle_handoffs_of  # it stands on this module
+
     children = Run.objects.open_children().filter(
         project_id=project_id, parent_run_id=run_id
     )
@@ -400,6 +403,7 @@ def cancel_children(
             cancel_run(project_id, child_id, reason=reason)
         except WrongState:
             continue  # it has ended meanwhile
+    settle_handoffs_of(project_id, run_id)
 
 
 def pause_run(

@@ -15,7 +15,6 @@ from agentstate import codec
 from agentstate.errors import FieldError
 from runs_app.calls import call_function, follow_up
 from runs_app.services import cancel_children, result_hash
-from runs_app.settling import settle_handoffs_of
 from runs_app.states import RunState
 from runs_app.sweeps import free_work
 
@@ -163,7 +162,6 @@ def end_attempts(
 def _end_below(project_id: UUID, run_ids: Collection[UUID]) -> None:
     """Stop what runs below runs that have failed; the sweep does the same."""
     for run_id in run_ids:
-        settle_handoffs_of(project_id, run_id)
         cancel_children(project_id, run_id, reason="its parent has failed")
 
 

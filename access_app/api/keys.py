@@ -28,6 +28,8 @@ KEY_EXAMPLE = {
     "scopes": ["sessions:read", "sessions:write"],
     "subject": None,
     "session_id": None,
+    "run_id": None,
+    "tool_allowlist": None,
     "rate_limit_per_minute": None,
     "expires_at": None,
     "last_used_at": None,
@@ -76,6 +78,14 @@ class KeyOut(serializers.Serializer[Any]):
     scopes = serializers.ListField(child=serializers.ChoiceField(SCOPES))
     subject = serializers.CharField(allow_null=True)
     session_id = serializers.UUIDField(allow_null=True)
+    run_id = serializers.UUIDField(
+        allow_null=True, help_text="Of a handoff: the key makes no other run."
+    )
+    tool_allowlist = serializers.ListField(
+        child=serializers.CharField(),
+        allow_null=True,
+        help_text="Of a handoff: the key calls and claims no other tools.",
+    )
     rate_limit_per_minute = serializers.IntegerField(allow_null=True)
     expires_at = serializers.DateTimeField(allow_null=True)
     last_used_at = serializers.DateTimeField(allow_null=True)

@@ -15,6 +15,10 @@ class WhoamiOut(serializers.Serializer[object]):
     scopes = serializers.ListField(child=serializers.CharField())
     subject = serializers.CharField(allow_null=True)
     session_id = serializers.UUIDField(allow_null=True)
+    run_id = serializers.UUIDField(allow_null=True)
+    tool_allowlist = serializers.ListField(
+        child=serializers.CharField(), allow_null=True
+    )
     rate_limit_per_minute = serializers.IntegerField()
 
 
@@ -32,6 +36,8 @@ class WhoamiView(ApiView):
             "scopes": ["sessions:read", "sessions:write"],
             "subject": None,
             "session_id": None,
+            "run_id": None,
+            "tool_allowlist": None,
             "rate_limit_per_minute": 600_000,
         },
     )
@@ -46,6 +52,10 @@ class WhoamiView(ApiView):
                 "scopes": sorted(caller.scopes),
                 "subject": caller.subject,
                 "session_id": str(caller.session_id) if caller.session_id else None,
+                "run_id": str(caller.run_id) if caller.run_id else None,
+                "tool_allowlist": None
+                if caller.tool_allowlist is None
+                else sorted(caller.tool_allowlist),
                 "rate_limit_per_minute": caller.rate_limit_per_minute,
             }
         )

@@ -59,7 +59,7 @@ class ContextView(SessionCallView):
     def get(self, request: ApiRequest, session_id: UUID) -> Response:
         params = read_params(request, ContextParams)
         session = self.load(session_id)
-        wanted = read_wanted(params)
+        wanted = read_wanted({"tools": self.caller.tool_allowlist} | params)
         sections, withheld = self._sections(session, params)
         shown = build_context(session, wanted, sections, configured_counter())
         return Response(context_json(shown, wanted, withheld))

@@ -84,9 +84,14 @@ def test_ho_03_billing_sees_no_calls_it_could_repeat(triage):
         constraints={"tool_allowlist": ["refund"]},
     )
     accept(made)
-    found = context(make_own(made), tools="refund")
-    assert "query_tasks" in str(found["messages"])
-    assert not any("tool_calls" in message for message in found["messages"])
+    own = make_own(made)
+    # By somebody whom the limits do not bind: it is told, and not as a call.
+    make_own_session(triage, made).append(calls("c", "query_tasks"), answers("c"))
+    for params in ({"tools": "refund"}, {}):
+        found = context(own, **params)
+        assert "query_tasks" in str(found["messages"])
+        assert not any("tool_calls" in message for message in found["messages"])
+    assert "tool_calls" in str(context(make_own_session(triage, made))["messages"])
     plan = {"plan_version": 1, "append": [{"tool": "query_tasks"}]}
     answer = child(made).post(f"{RUNS}/{made['child_run']}/plan", plan)
     assert answer.status_code == 422

@@ -214,6 +214,16 @@ def test_a_child_begins_no_effect_under_a_key_of_its_parent(parent):
     assert held_by(parent) == before
 
 
+def test_a_child_can_ask_what_its_key_may_do(triage):
+    made = offer(triage, constraints={"tool_allowlist": ["refund"]})
+    told = child(made).get("/api/v1/whoami").json
+    assert told["session_id"] == made["child_session"]
+    assert told["run_id"] == made["child_run"]
+    assert told["tool_allowlist"] == ["refund"]
+    [key, *_] = triage.api.get("/api/v1/keys").json["items"]
+    assert (key["run_id"], key["tool_allowlist"]) == (made["child_run"], ["refund"])
+
+
 def test_a_child_makes_no_run_that_its_limits_do_not_bind(triage):
     made = offer(triage, constraints={"max_tool_calls": 1, "tool_allowlist": ["a"]})
     accept(made)

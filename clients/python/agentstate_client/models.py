@@ -183,6 +183,8 @@ class Caller(Record):
     scopes: list[str] = field(default_factory=list)
     subject: str | None = None
     session_id: str | None = None
+    run_id: str | None = None
+    tool_allowlist: list[str] | None = None
     rate_limit_per_minute: int | None = None
 
 
