@@ -227,6 +227,10 @@ IDEMPOTENCY_HOURS = 24
 ARTIFACT_MAX_BYTES = env_int(
     "AGENTSTATE_ARTIFACT_MAX_BYTES", 5 * 1024**3, low=1, high=1024**4
 )
+# A larger payload of an event is kept in the store as well.
+PAYLOAD_INLINE_BYTES = env_int(
+    "AGENTSTATE_PAYLOAD_INLINE_BYTES", 64 * 1024, low=4096, high=2**31 - 1
+)
 UPLOAD_DIR = DATA_DIR / "uploads"  # where a body waits until it is stored
 STORAGE_BUCKET = env_str("AGENTSTATE_STORAGE_BUCKET")
 # Give out links of the store's own, for clients that can reach it themselves.

@@ -12,7 +12,13 @@ from django.db.models import Q
 
 from context_app.units import CallState, Unit, units_of
 from sessions_app import event_types as types
-from sessions_app.log import COLUMNS, StoredEvent, read_log, segments_of
+from sessions_app.log import (
+    COLUMNS,
+    StoredEvent,
+    read_log,
+    segments_of,
+    stored_events,
+)
 from sessions_app.models import Session, ToolCall
 
 PAGES_MAX = 50  # of a log in which nothing is worth showing
@@ -186,7 +192,9 @@ class LogReader:
             rows = segment.events(self.session.project_id).filter(
                 condition, seq__lte=self.at_seq, type__in=types.CONVERSATION_TYPES
             )
-            found += map(StoredEvent._make, rows.order_by("seq").values_list(*COLUMNS))
+            found += stored_events(
+                self.session.project_id, rows.order_by("seq").values_list(*COLUMNS)
+            )
         return found
 
 

@@ -11,7 +11,9 @@ from access_app.admin import ProjectScopedAdmin
 from access_app.roles import Right
 from agentstate import codec
 from agentstate.uncounted import UncountedPaginator
+from sessions_app.errors import ContentMissing, StorageUnavailable
 from sessions_app.models import Artifact, Event, Session
+from sessions_app.payloads import text_of
 
 
 class LookOnlyAdmin(ProjectScopedAdmin):
@@ -109,4 +111,8 @@ class EventAdmin(LookOnlyAdmin):
 
     @admin.display(description="payload")
     def payload_text(self, event: Event) -> str:
-        return codec.dumps(event.payload)
+        row = codec.dumps(event.payload)
+        try:
+            return text_of(event.project_id, row, event.blob_id)
+        except (StorageUnavailable, ContentMissing) as exc:
+            return exc.detail

@@ -12,6 +12,8 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import connection
+from django.db.models import TextField
+from django.db.models.functions import Cast
 
 from access_app.errors import IdempotencyInProgress, IdempotencyKeyReused
 from access_app.idempotency import IdempotencyRequest
@@ -31,6 +33,7 @@ from sessions_app.errors import (
 )
 from sessions_app.log import iso, segments_of
 from sessions_app.models import Session
+from sessions_app.payloads import LargePayloads, is_large, text_of
 
 
 @dataclass(frozen=True)
@@ -77,17 +80,58 @@ def append_events(
     has checked types and payloads with `check_event`, unless it is the server itself.
 
     Raises SeqConflict, SessionClosed, SessionLocked, LockLost, EventIdReused,
-    PayloadTooLarge, SessionNotFound, IdempotencyInProgress, IdempotencyKeyReused.
+    PayloadTooLarge, SessionNotFound, IdempotencyInProgress, IdempotencyKeyReused, and
+    StorageUnavailable when a payload is large.
     """
     payloads = [_payload_text(i, event) for i, event in enumerate(events)]
     ids = [event.id or new_id() for event in events]
+
+    def append(rows: list[str]) -> AppendResult:
+        return _append(
+            project_id,
+            session_id,
+            events,
+            ids,
+            payloads,
+            rows,
+            actor=actor,
+            expected_seq=expected_seq,
+            lock_token=lock_token,
+            subject=subject,
+            idempotency=idempotency,
+            by_server=by_server,
+        )
+
+    if by_server or connection.in_atomic_block or not any(map(is_large, payloads)):
+        return append(payloads)
+    with LargePayloads(project_id, session_id, payloads) as large:
+        return large.append(lambda: append(large.stubs))
+
+
+def _append(
+    project_id: UUID,
+    session_id: UUID,
+    events: Sequence[NewEvent],
+    ids: list[UUID],
+    payloads: list[str],
+    rows: list[str],
+    *,
+    actor: str,
+    expected_seq: int | None,
+    lock_token: UUID | None,
+    subject: str | None,
+    idempotency: IdempotencyRequest | None,
+    by_server: bool,
+) -> AppendResult:
+    """Append `rows`, which are the payloads or what stands in their place."""
+    rows = list(rows)
     arguments = [
         project_id,
         session_id,
         ids,
         _or_null([event.id is not None or None for event in events]),
         [event.type for event in events],
-        payloads,
+        rows,
         _or_null([event.run_id for event in events]),
         _or_null([event.step_id for event in events]),
         _or_null([event.occurred_at for event in events]),
@@ -102,7 +146,9 @@ def append_events(
     ]
     outcome, last_seq, seqs, info = _call(arguments)
     if outcome == "event_id_reused":
-        _write_as_stored(project_id, session_id, events, payloads, ids, info)
+        stored = _stored_texts(project_id, session_id, events, payloads, ids, info)
+        for index, text in stored.items():
+            rows[index] = text  # in the arguments too
         outcome, last_seq, seqs, info = _call(arguments)
     if outcome == "replay":
         return AppendResult(
@@ -202,25 +248,29 @@ def _tool_columns(events: Sequence[NewEvent]) -> list[list[Any] | None]:
     ]
 
 
-def _write_as_stored(
+def _stored_texts(
     project_id: UUID,
     session_id: UUID,
     events: Sequence[NewEvent],
     payloads: list[str],
     ids: list[UUID],
     reused: list[int],
-) -> None:
-    """Put the stored text in `payloads` where it is the same value, written otherwise.
+) -> dict[int, str]:
+    """Return what the rows hold of events that are there, the same but spelt otherwise.
 
     Raises EventIdReused where it is another value, or another type.
     """
+    found = {}
     for index in reused:
         stored = _stored_event(project_id, session_id, ids[index])
         if (
             stored is None
-            or stored[0] != events[index].type
+            or stored.type != events[index].type
             or not same_value(
-                codec.loads(stored[1], max_depth=10_000), codec.loads(payloads[index])
+                codec.loads(
+                    text_of(project_id, stored.row, stored.blob_id), max_depth=10_000
+                ),
+                codec.loads(payloads[index]),
             )
         ):
             path = f"events[{index}].id"
@@ -233,19 +283,23 @@ def _write_as_stored(
                     }
                 ]
             )
-        payloads[index] = stored[1]
+        found[index] = stored.row
+    return found
 
 
-def _stored_event(
-    project_id: UUID, session_id: UUID, event_id: UUID
-) -> tuple[str, str] | None:
+class _Stored(NamedTuple):
+    type: str
+    row: str
+    blob_id: UUID | None
+
+
+def _stored_event(project_id: UUID, session_id: UUID, event_id: UUID) -> _Stored | None:
     session = Session.objects.get(project_id=project_id, id=session_id)
     for segment in segments_of(session):
-        found = (
-            segment.events(project_id).filter(event_id=event_id).stored_text().first()
-        )
-        if found:
-            return found
+        rows = segment.events(project_id).filter(event_id=event_id)
+        found = rows.values_list("type", Cast("payload", TextField()), "blob_id")
+        if row := found.first():
+            return _Stored._make(row)
     return None
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 from django.db import connection, transaction
 
 from agentstate.api.pagination import decode_cursor, encode_cursor
-from sessions_app.log import StoredEvent
+from sessions_app.log import StoredEvent, stored_events
 
 SCOPE = "feed"
 # A page with filters looks at no more rows than this; then it hands out the place it
@@ -98,7 +98,8 @@ def read_feed(
     # The last row is no event: it says how far the scan has come.
     *found, scanned = rows
     count = scanned[5]
-    events = [_feed_event(row) for row in found]
+    stored = stored_events(project_id, (row[5:] for row in found))
+    events = [_feed_event(*pair) for pair in zip(found, stored, strict=True)]
     reached = Position(*scanned[:3])
     if len(events) == limit:
         place = events[-1].position
@@ -127,12 +128,12 @@ WITH seen AS MATERIALIZED (
 )
 SELECT m.gen, m.xid::text::bigint AS xid, m.id, m.agent, e.session_id,
        e.seq, e.event_id, e.type, e.payload::text, e.payload_bytes, e.run_id,
-       e.step_id, e.actor, e.occurred_at, e.created_at
+       e.step_id, e.actor, e.occurred_at, e.created_at, e.blob_id
 FROM matching m
 JOIN agent_events e ON e.project_id = m.project_id AND e.id = m.id
 UNION ALL
 (SELECT gen, xid::text::bigint, id, NULL, NULL, (SELECT count(*) FROM seen),
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
  FROM seen ORDER BY seen.gen DESC, seen.xid DESC, seen.id DESC LIMIT 1)
 ) AS page ORDER BY session_id IS NULL, gen, xid, id
 """
@@ -162,11 +163,9 @@ def _conditions(wanted: FeedFilter) -> tuple[str, list[Any]]:
     return where, values
 
 
-def _feed_event(row: tuple[Any, ...]) -> FeedEvent:
-    gen, xid, id_, agent, session_id, *event = row
-    return FeedEvent(
-        session_id, agent, Position(gen, xid, id_), StoredEvent._make(event)
-    )
+def _feed_event(row: tuple[Any, ...], event: StoredEvent) -> FeedEvent:
+    gen, xid, id_, agent, session_id = row[:5]
+    return FeedEvent(session_id, agent, Position(gen, xid, id_), event)
 
 
 def begin_generation() -> None:

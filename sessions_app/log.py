@@ -4,7 +4,7 @@ A fork does not copy its parent's events: its log is a list of segments, each th
 of one session up to some seq. For a session that is no fork that is one segment.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -14,7 +14,9 @@ from django.db.models import TextField
 from django.db.models.functions import Cast
 
 from agentstate import codec
+from sessions_app.errors import ContentMissing
 from sessions_app.models import Event, Session
+from sessions_app.payloads import holds, stored_texts
 from sessions_app.querysets import EventQuerySet
 
 # A page of events ends early once its payloads pass this, so that a thousand events of
@@ -35,6 +37,7 @@ class StoredEvent(NamedTuple):
     actor: str
     occurred_at: datetime | None
     created_at: datetime
+    blob_id: UUID | None
 
     @property
     def payload(self) -> dict[str, Any]:
@@ -55,7 +58,30 @@ COLUMNS = (
     "actor",
     "occurred_at",
     "created_at",
+    "blob_id",
 )
+
+
+def stored_events(
+    project_id: UUID, rows: Iterable[tuple[Any, ...]]
+) -> list[StoredEvent]:
+    """Return rows of COLUMNS as events, payloads put back that lie in the store.
+
+    Raises StorageUnavailable, ContentMissing.
+    """
+    events = [StoredEvent._make(row) for row in rows]
+    blob_ids = {event.blob_id for event in events if event.blob_id is not None}
+    if not blob_ids:
+        return events
+    texts = stored_texts(project_id, blob_ids)
+    if len(texts) < len(blob_ids):
+        raise ContentMissing
+    return [
+        event
+        if event.blob_id is None
+        else event._replace(payload_text=texts[event.blob_id])
+        for event in events
+    ]
 
 
 class LogPage(NamedTuple):
@@ -131,7 +157,15 @@ def read_log(
         if run_id is not None:
             events = events.filter(run_id=run_id)
         events = events.order_by("-seq" if newest_first else "seq")
-        rows, has_more = _read_rows(events, limit - len(found), room)
+        project_id, most = session.project_id, limit - len(found)
+        rows, has_more = _read_rows(project_id, events, most, room)
+        while contains and rows:
+            last = rows[-1].seq
+            rows = [row for row in rows if _holds(row, contains)]
+            if rows or not has_more:
+                break
+            events = events.filter(**{"seq__lt" if newest_first else "seq__gt": last})
+            rows, has_more = _read_rows(project_id, events, most, room)
         found += rows
         if room is not None:
             room -= sum(row.payload_bytes for row in rows)
@@ -140,12 +174,17 @@ def read_log(
     return LogPage(found, False)
 
 
+def _holds(event: StoredEvent, words: str) -> bool:
+    """Of payloads in the row the database has said so already."""
+    return event.blob_id is None or holds(event.payload_text, words)
+
+
 def _fits_a_page(session: Session) -> bool:
     return not session.lineage and session.log_bytes <= PAGE_BYTES
 
 
 def _read_rows(
-    events: EventQuerySet, limit: int, room: int | None
+    project_id: UUID, events: EventQuerySet, limit: int, room: int | None
 ) -> tuple[list[StoredEvent], bool]:
     """Read at most `limit` rows of at most `room` bytes, but always one.
 
@@ -153,10 +192,8 @@ def _read_rows(
     `room` None all that match fit, and one query does.
     """
     if room is None:
-        found = [
-            StoredEvent._make(r) for r in events.values_list(*COLUMNS)[: limit + 1]
-        ]
-        return found[:limit], len(found) > limit
+        found = list(events.values_list(*COLUMNS)[: limit + 1])
+        return stored_events(project_id, found[:limit]), len(found) > limit
     sizes = list(events.values_list("payload_bytes", flat=True)[: limit + 1])
     count, total = 0, 0
     for size in sizes[:limit]:
@@ -165,7 +202,7 @@ def _read_rows(
             break
         count += 1
     rows = events.values_list(*COLUMNS)[:count] if count else ()
-    return [StoredEvent._make(row) for row in rows], count < len(sizes)
+    return stored_events(project_id, rows), count < len(sizes)
 
 
 def read_all(session: Session, batch_size: int = 500) -> Iterator[StoredEvent]:

@@ -155,6 +155,8 @@ class Event(models.Model):
     type = models.TextField()
     payload = ExactJSONField()
     payload_bytes = models.IntegerField()
+    # Set: the payload lies in the store, and `payload` is a stub (see payloads.py).
+    blob_id = models.UUIDField(null=True)
     run_id = models.UUIDField(null=True)
     step_id = models.UUIDField(null=True)
     actor = models.TextField()
@@ -200,6 +202,11 @@ class Event(models.Model):
                 fields=["project", "session", "seq"],
                 name="event_run_begins",
                 condition=Q(type__in=RUN_BEGINNINGS),
+            ),
+            models.Index(
+                fields=["project", "session", "blob_id"],
+                name="event_blob",
+                condition=Q(blob_id__isnull=False),
             ),
             # For days and charts: rows lie in the order of time, so this stays tiny,
             # and an append does not touch it.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import Case, F, TextField, Value, When
+from django.db.models import Case, F, Func, TextField, Value, When
 from django.db.models.functions import Cast, Left
 
 from agentstate import codec
@@ -20,6 +20,8 @@ from agentstate.errors import AppError
 from sessions_app import event_types as types
 from sessions_app.log import segments_of
 from sessions_app.models import Session
+from sessions_app.payloads import holds, stored_texts
+from sessions_app.querysets import EventQuerySet
 
 HEAD_CHARS = 1000
 TEXT_CHARS = 400
@@ -74,11 +76,19 @@ class Summary(NamedTuple):
     note: str = ""
 
 
+class StoredHead(Func):
+    """The beginning of a payload that lies in the store: its stub has it."""
+
+    template = "(%(expressions)s #>> '{$stored,head}')"
+    output_field = TextField()
+
+
 COLUMNS = (
     "seq",
     "event_id",
     "type",
     Case(
+        When(blob_id__isnull=False, then=StoredHead("payload")),
         When(
             payload_bytes__lte=HEAD_PAYLOAD_BYTES,
             then=Left(Cast(F("payload"), TextField()), HEAD_CHARS),
@@ -121,13 +131,36 @@ def read_outline(
             events = events.of_types(wanted_types)
         if contains:
             events = events.containing(contains)
-        rows = events.order_by("-seq" if newest else "seq").values_list(*COLUMNS)
-        found += [OutlineEvent._make(r) for r in rows[: limit + 1 - len(found)]]
+        events = events.order_by("-seq" if newest else "seq")
+        most = limit + 1 - len(found)
+        found += _read_rows(session.project_id, events, most, contains, newest)
     has_more = len(found) > limit
     if newest:
         kept = found[:limit][::-1]
         return OutlinePage(kept, has_more, before_seq is not None)
     return OutlinePage(found[:limit], after_seq > 0, has_more)
+
+
+def _read_rows(
+    project_id: UUID, events: EventQuerySet, limit: int, contains: str, newest: bool
+) -> list[OutlineEvent]:
+    """Read `limit` rows; those that lie in the store only if they hold `contains`."""
+    found: list[OutlineEvent] = []
+    while len(found) < limit:
+        rows = list(events.values_list(*COLUMNS, "blob_id")[: limit - len(found)])
+        blob_ids = {row[-1] for row in rows if row[-1]} if contains else set()
+        texts = stored_texts(project_id, blob_ids)
+        kept = [
+            OutlineEvent._make(row[:-1])
+            for row in rows
+            if row[-1] not in blob_ids or holds(texts.get(row[-1], ""), contains)
+        ]
+        found += kept
+        if len(kept) == len(rows):
+            break
+        # Some were not: as many again, from behind the last one looked at.
+        events = events.filter(**{"seq__lt" if newest else "seq__gt": rows[-1][0]})
+    return found
 
 
 def read_around(session: Session, seq: int, limit: int = 100) -> OutlinePage:
@@ -255,7 +288,9 @@ SELECT wanted.id, e.type, e.head, e.payload_bytes
 FROM unnest(%s::uuid[]) AS wanted(id)
 CROSS JOIN LATERAL (
     SELECT type, payload_bytes,
-           CASE WHEN payload_bytes <= %s THEN left(payload::text, %s) ELSE '' END
+           CASE WHEN blob_id IS NOT NULL
+                THEN left(payload #>> '{{$stored,head}}', {PREVIEW_CHARS})
+                WHEN payload_bytes <= %s THEN left(payload::text, %s) ELSE '' END
            AS head
     FROM agent_events
     WHERE project_id = %s AND session_id = wanted.id AND type IN ({_TYPES})

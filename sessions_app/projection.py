@@ -20,6 +20,7 @@ from agentstate import codec
 from agentstate.errors import AppError
 from agentstate.json_patch import apply_patch
 from sessions_app import event_types as types
+from sessions_app.errors import ContentMissing, StorageUnavailable
 from sessions_app.facts import session_changes
 from sessions_app.log import PAGE_BYTES, StoredEvent, iso, read_all, read_log
 from sessions_app.models import (
@@ -89,7 +90,10 @@ def differences_of(project_id: UUID, session_id: UUID) -> Iterator[Difference]:
         if session is None:
             return
         for differences in projections().values():
-            yield from differences(session)
+            try:
+                yield from differences(session)
+            except (ContentMissing, StorageUnavailable) as exc:
+                yield Difference(session_id, "events", NOTHING, exc.detail)
 
 
 @contextmanager

@@ -88,11 +88,12 @@ class EventQuerySet(models.QuerySet["Event"]):
     def containing(self, text: str) -> Self:
         """Events whose payload, as JSON text, contains `text` in any case.
 
-        Reads the payloads one by one: narrow to one session first.
+        Reads the payloads one by one: narrow to one session first. All that lie in the
+        store are among them, to be looked into by `sessions_app.payloads.holds`.
         """
         spelt = codec.dumps(text)[1:-1]
         return self.alias(payload_text=Cast("payload", models.TextField())).filter(
-            payload_text__icontains=spelt
+            Q(payload_text__icontains=spelt) | Q(blob_id__isnull=False)
         )
 
     def stored_text(self) -> "models.QuerySet[Event, tuple[str, str]]":

@@ -16,6 +16,7 @@ from sessions_app.feed import Position, decode_position, encode_position
 from sessions_app.forms import SearchFilters
 from sessions_app.models import Event
 from sessions_app.outline import COLUMNS, OutlineEvent
+from sessions_app.payloads import holds, stored_texts
 
 SHOWN = 50
 READ_PAYLOADS = 5000  # events whose payloads one search looks into
@@ -52,9 +53,10 @@ def search_events(project_id: UUID, filters: SearchFilters) -> Found:
     *found, (*place, _, count, back_to) = rows
     if len(found) == SHOWN:
         last = Position(*found[-1][:3])
-        return Found(_load(project_id, found), encode_position(last), back_to)
+        shown = _load(project_id, found, words)
+        return Found(shown, encode_position(last), back_to)
     following = encode_position(Position(*place)) if count == most else None
-    return Found(_load(project_id, found), following, back_to)
+    return Found(_load(project_id, found, words), following, back_to)
 
 
 def _narrow(filters: SearchFilters) -> tuple[str, list[Any]]:
@@ -79,7 +81,7 @@ def _match(filters: SearchFilters) -> tuple[str, list[Any]]:
         where += " AND s.agent = %s"
         values.append(agent)
     if words := filters.value("q"):
-        where += " AND e.payload::text ILIKE %s"
+        where += " AND (e.payload::text ILIKE %s OR e.blob_id IS NOT NULL)"
         values.append(f"%{_like(codec.dumps(words)[1:-1])}%")
     return where, values
 
@@ -111,12 +113,17 @@ UNION ALL
 """
 
 
-def _load(project_id: UUID, found: list[Any]) -> list[FoundEvent]:
+def _load(project_id: UUID, found: list[Any], words: str | None) -> list[FoundEvent]:
+    """Load the events; of those in the store only what holds the words."""
     ids = [row[2] for row in found]
     rows = Event.objects.filter(project_id=project_id, id__in=ids).order_by(
         "-gen", "-xid", "-id"
     )
+    loaded = list(rows.values_list("session_id", "blob_id", *COLUMNS))
+    blob_ids = {row[1] for row in loaded if row[1]} if words else set()
+    texts = stored_texts(project_id, blob_ids)
     return [
         FoundEvent(session_id, OutlineEvent._make(rest))
-        for session_id, *rest in rows.values_list("session_id", *COLUMNS)
+        for session_id, blob_id, *rest in loaded
+        if blob_id not in blob_ids or holds(texts.get(blob_id, ""), words or "")
     ]

@@ -26,6 +26,7 @@ from django.db import DatabaseError, connection
 from access_app.credentials import Credential, KeyCredential, good_ones
 from agentstate import metrics
 from sessions_app import feed
+from sessions_app.errors import ContentMissing, StorageUnavailable
 from sessions_app.feed import FeedFilter
 from sessions_app.log import StoredEvent, read_log
 from sessions_app.models import Session
@@ -341,7 +342,12 @@ class Tailer:
         has_more = True
         while has_more and topic.followers:
             end = topic.end
-            batch = await read(lambda at=end: topic.load(at))  # type: ignore[misc]
+            try:
+                batch = await read(lambda at=end: topic.load(at))  # type: ignore[misc]
+            except (StorageUnavailable, ContentMissing):
+                # A payload in the store cannot be had now: this topic waits for it, and
+                # the others go on.
+                return
             topic.keep(batch)
             topic.ring()
             has_more = batch.has_more
@@ -378,7 +384,7 @@ async def batches(
         follower.bell.clear()
         try:
             batch = await topic.after(place)
-        except DatabaseError:
+        except (DatabaseError, StorageUnavailable, ContentMissing):
             logger.warning("a follower cannot read", exc_info=True)
             await asyncio.sleep(1)
             continue

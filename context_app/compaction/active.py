@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from sessions_app import event_types as types
-from sessions_app.log import COLUMNS, StoredEvent, read_log, segments_of
+from sessions_app.log import (
+    COLUMNS,
+    StoredEvent,
+    read_log,
+    segments_of,
+    stored_events,
+)
 from sessions_app.models import Session
 
 
@@ -75,7 +81,7 @@ def _read(session: Session, seqs: list[int]) -> list[StoredEvent]:
             .filter(seq__in=seqs, type=types.CONTEXT_COMPACTED)
             .order_by("seq")
         )
-        found += map(StoredEvent._make, rows.values_list(*COLUMNS))
+        found += stored_events(session.project_id, rows.values_list(*COLUMNS))
     return found
 
 

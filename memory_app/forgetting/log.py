@@ -11,7 +11,9 @@ from django.db.models.functions import Cast
 from agentstate import codec
 from memory_app.forgetting.scrub import Needles, blank_event
 from memory_app.text import secret_hash
+from sessions_app.artifacts.blobs import release
 from sessions_app.models import Event, Session, Snapshot, ToolCall
+from sessions_app.payloads import blobs_of, stored_texts
 
 BATCH = 500  # events read at a time
 
@@ -87,9 +89,14 @@ def _rows(
     if seqs is not None:
         events = events.filter(seq__in=list(seqs))
     found = events.order_by("seq").values_list(
-        "seq", "type", Cast("payload", TextField())
+        "seq", "type", Cast("payload", TextField()), "blob_id"
     )
-    return list(found if seqs is not None else found[:BATCH])
+    rows = list(found if seqs is not None else found[:BATCH])
+    texts = stored_texts(session.project_id, {row[3] for row in rows if row[3]})
+    return [
+        (seq, name, texts[blob_id] if blob_id else row)
+        for seq, name, row, blob_id in rows
+    ]
 
 
 def _scrubbed(rows: list[tuple[int, str, str]], scrub: EventScrub) -> dict[int, str]:
@@ -105,12 +112,14 @@ def _scrubbed(rows: list[tuple[int, str, str]], scrub: EventScrub) -> dict[int, 
 def _write(session: Session, texts: dict[int, str]) -> int:
     if not texts:
         return 0
+    let_go = blobs_of(session.project_id, [session.pk], seq__in=list(texts))
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT agentstate_redact_events(%s, %s, %s::bigint[], %s::text[])",
             [session.project_id, session.pk, list(texts), list(texts.values())],
         )
         changed: int = cursor.fetchone()[0]
+    release(session.project_id, let_go)
     return changed
 
 

@@ -143,12 +143,12 @@ def _adopt(project_id: UUID, object_id: UUID) -> None:
 
 def hold_more(project_id: UUID, blob_ids: Iterable[UUID]) -> set[UUID]:
     """Count one more reference for each time one is named; return those still there."""
-    held = set()
-    for blob_id, count in sorted(Counter(blob_ids).items()):
-        blobs = Blob.objects.filter(project_id=project_id, id=blob_id)
-        if blobs.update(refs=F("refs") + count):
-            held.add(blob_id)
-    return held
+    counts = Counter(blob_ids)
+    found = _locked(project_id, counts)
+    for blob in found:
+        blob.refs += counts[blob.pk]
+        blob.save(update_fields=["refs"])
+    return {blob.pk for blob in found}
 
 
 def release(project_id: UUID, blob_ids: Iterable[UUID]) -> None:
@@ -156,18 +156,25 @@ def release(project_id: UUID, blob_ids: Iterable[UUID]) -> None:
 
     In the caller's transaction, once for all its blobs: they are locked in order.
     """
+    counts = Counter(blob_ids)
     unheld = []
-    for blob_id, count in sorted(Counter(blob_ids).items()):
-        blobs = Blob.objects.filter(project_id=project_id, id=blob_id)
-        blob = blobs.select_for_update().first()
-        if blob is None:
-            continue
-        if blob.refs > count:
-            blobs.update(refs=F("refs") - count)
+    for blob in _locked(project_id, counts):
+        blob.refs -= counts[blob.pk]
+        if blob.refs > 0:
+            blob.save(update_fields=["refs"])
         else:
-            blob.delete()
             unheld.append(blob.object_id)
+            blob.delete()
     _make_stray(project_id, unheld)
+
+
+def _locked(project_id: UUID, blob_ids: Iterable[UUID]) -> list[Blob]:
+    """Lock the blobs that are there, in the order in which all lock several."""
+    ids = list(blob_ids)
+    if not ids:
+        return []
+    blobs = Blob.objects.filter(project_id=project_id, id__in=ids)
+    return list(blobs.order_by("sha256").select_for_update())
 
 
 def _make_stray(project_id: UUID, object_ids: list[UUID]) -> None:

@@ -7,16 +7,19 @@ from sessions_app import event_types as types
 from sessions_app.append import NewEvent, append_events
 from sessions_app.artifacts.blobs import release
 from sessions_app.models import Artifact, Session
+from sessions_app.payloads import blobs_of
 
 
 def erase_artifacts(project_id: UUID, session_ids: Iterable[UUID]) -> int:
-    """Erase the rows of sessions that are being erased; return how many were live."""
-    rows = Artifact.objects.in_project(project_id).filter(
-        session_id__in=list(session_ids)
-    )
+    """Erase the rows of sessions that are being erased; return how many were live.
+
+    What their events have in the store is let go as well: those rows go next.
+    """
+    ids = list(session_ids)
+    rows = Artifact.objects.in_project(project_id).filter(session_id__in=ids)
     blobs = [b for b in rows.values_list("blob_id", flat=True) if b]
     rows.delete()
-    release(project_id, blobs)
+    release(project_id, [*blobs, *blobs_of(project_id, ids)])
     return len(blobs)
 
 

@@ -7,7 +7,8 @@ from uuid import UUID
 from sessions_app import event_types as types
 from sessions_app.artifacts.services import facts_of
 from sessions_app.log import read_log, segments_of
-from sessions_app.models import Artifact, Blob, Session
+from sessions_app.models import Artifact, Blob, Event, Session
+from sessions_app.payloads import blobs_of
 from sessions_app.projection import NOTHING, Difference, compare
 
 NAMES = ("name", "version", "media_type", "size", "sha256", "metadata")
@@ -23,6 +24,8 @@ def artifact_differences(session: Session) -> Iterator[Difference]:
         yield from compare(session.pk, f"artifacts/{row.pk}", log, shown)
         if row.blob_id is not None:
             yield from _blob_differences(row, row.blob_id)
+    for blob_id in set(blobs_of(session.project_id, [session.pk])):
+        yield from _count_differences(session, blob_id)
     for artifact_id, log in told.items():
         yield Difference(session.pk, f"artifacts/{artifact_id}", log, NOTHING)
 
@@ -49,6 +52,18 @@ def _told(session: Session) -> dict[str, dict[str, Any]]:
     return found
 
 
+def _count_differences(session: Session, blob_id: UUID) -> Iterator[Difference]:
+    """A blob counts the artifacts and the events that hold it."""
+    project_id = session.project_id
+    blob = Blob.objects.filter(project_id=project_id, id=blob_id).first()
+    artifacts = Artifact.objects.in_project(project_id).live().filter(blob_id=blob_id)
+    events = Event.objects.filter(project_id=project_id, blob_id=blob_id)
+    held = artifacts.count() + events.count()
+    yield from compare(
+        session.pk, f"blobs/{blob_id}/refs", held, blob.refs if blob else NOTHING
+    )
+
+
 def _blob_differences(row: Artifact, blob_id: UUID) -> Iterator[Difference]:
     """The bytes are those that the row tells of, and are counted as often as held."""
     path = f"artifacts/{row.pk}/blob"
@@ -56,9 +71,7 @@ def _blob_differences(row: Artifact, blob_id: UUID) -> Iterator[Difference]:
     if blob is None:
         yield Difference(row.session_id, path, row.sha256, NOTHING)
         return
-    holders = Artifact.objects.in_project(row.project_id).live()
-    held = holders.filter(blob_id=blob_id).count()
-    yield from compare(row.session_id, f"{path}/refs", held, blob.refs)
+    yield from _count_differences(row.session, blob_id)
     yield from compare(row.session_id, f"{path}/size", row.size, blob.size)
     if row.sha256:  # blank in what was forgotten
         yield from compare(row.session_id, f"{path}/sha256", row.sha256, blob.sha256)
