@@ -8,7 +8,12 @@ from tests.people import append, make_session
 
 
 @pytest.fixture
-def pages(api, project):
+def keeper(browse):
+    return browse("owner")
+
+
+@pytest.fixture
+def pages(api, project, keeper):
     """Something to see on every page, and the paths of all of them."""
     session = make_session(api, title="A session", subject="u-1", state={"a": [1, 2]})
     append(api, session, 3)
@@ -22,6 +27,12 @@ def pages(api, project):
         "/api/v1/memory",
         {"subject": "u-1", "fact": "Likes " + "tea" * 100, "source": source},
     ).json["id"]
+    body = {"agent": "billing", "task": "look"}
+    assert api.post(f"/api/v1/runs/{run}/handoffs", body).status_code == 201
+    for page in ("runs", "sessions"):
+        for name, shared in (("A view " + "of it " * 10, ""), ("Ours", "on")):
+            form = {"page": page, "name": name, "query": "agent=support"}
+            keeper.post(f"/p/{project.slug}/views/", form | {"shared": shared})
     return [
         "",
         "runs/",
@@ -35,7 +46,10 @@ def pages(api, project):
         "artifacts/?name=nothing",
         f"artifacts/{artifact}/",
         "search/?q=hello",
+        "runs/?state=queued&state=waiting",
+        "sessions/?agent=support",
         "memory/",
+        "memory/?view=facts",
         "memory/subject/?subject=u-1",
         f"memory/facts/{fact}/",
         "memory/forget/?subject=u-1",
@@ -47,10 +61,10 @@ def pages(api, project):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(pages, open_page, project, scheme):
+def test_axe_finds_nothing_serious(pages, open_page, project, keeper, scheme):
     from axe_playwright_python.sync_playwright import Axe
 
-    page = open_page("", color_scheme=scheme)
+    page = open_page("", color_scheme=scheme, client=keeper)
     found = []
     for path in pages:
         page.goto(path if path == "/" else f"/p/{project.slug}/{path}")
@@ -61,12 +75,15 @@ def test_axe_finds_nothing_serious(pages, open_page, project, scheme):
             if violation["impact"] in ("serious", "critical"):
                 nodes = [node["html"][:150] for node in violation["nodes"][:3]]
                 found.append((path, violation["id"], nodes))
+    page.context.clear_cookies()
+    page.goto("/sign-in/")
+    assert [v["id"] for v in Axe().run(page).response["violations"]] == []
     assert found == []
     assert page.faults == []
 
 
-def test_nothing_is_wider_than_a_phone(pages, open_page, project):
-    page = open_page("", viewport={"width": 360, "height": 740})
+def test_nothing_is_wider_than_a_phone(pages, open_page, project, keeper):
+    page = open_page("", viewport={"width": 360, "height": 740}, client=keeper)
     wide = []
     for path in pages:
         page.goto(path if path == "/" else f"/p/{project.slug}/{path}")
