@@ -76,7 +76,8 @@ WITH added AS (
   FROM agent_memory t, generate_series(%(first)s::bigint, %(last)s) AS n(n)
   CROSS JOIN LATERAL jsonb_populate_record(t, jsonb_build_object(
     'id', {ID.format(at=AT, salt="'f'")}, 'subject', 'u-' || n.n %% 10000,
-    'fact', 'Likes number ' || n.n, 'status',
+    'fact', 'Likes number ' || n.n,
+    'content_hash', '\\x' || md5(n.n::text) || md5(n.n::text), 'status',
     CASE WHEN n.n %% 1000 = 0 THEN 'proposed' ELSE 'active' END,
     'created_at', {AT}, 'updated_at', {AT})) AS made
   WHERE t.id = %(template)s

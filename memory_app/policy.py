@@ -46,6 +46,18 @@ class Policy:
         return cls(**known)
 
 
+def changed(
+    settings: dict[str, Any], choices: dict[str, dict[str, str]]
+) -> dict[str, Any]:
+    """A project's settings of memory with other choices; the rest stays as it is."""
+    given = settings.get("memory")
+    kept = given if isinstance(given, dict) else {}
+    for name, wanted in choices.items():
+        known = kept.get(name)
+        kept = kept | {name: (known if isinstance(known, dict) else {}) | wanted}
+    return kept
+
+
 def policy_of(project_id: UUID) -> Policy:
     return Policy.of(Project.objects.only("settings").get(pk=project_id).settings)
 

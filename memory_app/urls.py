@@ -7,6 +7,8 @@ from memory_app import views
 app_name = "memory"
 urlpatterns = [
     path("memory/", views.memory, name="memory"),
+    path("memory/policy/", views.policy, name="policy"),
+    path("memory/policy/change/", views.change_policy, name="change-policy"),
     path("memory/subject/", views.subject, name="subject"),
     path("memory/facts/bulk/", views.bulk, name="bulk"),
     path("memory/facts/<uuid:fact_id>/", views.fact, name="fact"),

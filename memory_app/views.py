@@ -16,6 +16,7 @@ from access_app.pages import (
     read_reason,
 )
 from access_app.roles import Right
+from access_app.services import change_settings
 from agentstate.api.pagination import paginate
 from agentstate.errors import FieldError
 from memory_app import services
@@ -31,6 +32,7 @@ from memory_app.forgetting.services import (
 from memory_app.forms import MemoryFilters, SubjectFilters
 from memory_app.looks import note_export, note_look, note_looks
 from memory_app.models import Fact, FactRevision, Receipt, Status, Subject
+from memory_app.policy import CHOICES, Policy, changed
 from memory_app.provenance import sources_of
 from memory_app.spreadsheet import facts_as_csv
 
@@ -100,6 +102,50 @@ def fact(request: PageRequest, fact_id: UUID) -> HttpResponse:
         "revisions": revisions.order_by("-version")[:REVISIONS_SHOWN],
     }
     return render(request, "memory_app/fact.html", shown)
+
+
+SOURCES = {
+    "remember": (
+        ("user", "The user said it, and an agent asks to remember it"),
+        ("agent", "An agent inferred it, and asks to remember it"),
+    ),
+    "promote": (
+        ("user", "The user said it, found when a session is closed"),
+        ("agent", "Inferred from the talk when a session is closed"),
+    ),
+}
+
+
+@project_page(Right.MANAGE)
+def policy(request: PageRequest) -> HttpResponse:
+    """What becomes memory at once, what waits for a reviewer, what is dropped."""
+    now = Policy.of(request.visit.project.settings)
+    rows = [
+        (f"{name}-{kind}", text, getattr(now, name)[kind])
+        for name, kinds in SOURCES.items()
+        for kind, text in kinds
+    ]
+    return render(request, "memory_app/policy.html", {"rows": rows, "choices": CHOICES})
+
+
+@project_action(Right.MANAGE)
+def change_policy(request: PageRequest) -> HttpResponse:
+    wanted: dict[str, dict[str, str]] = {}
+    for name, kinds in SOURCES.items():
+        for kind, _ in kinds:
+            choice = request.POST.get(f"{name}-{kind}", "")
+            if choice not in CHOICES:
+                raise FieldError("", "unknown_choice", "Choose one of the three.")
+            wanted.setdefault(name, {})[kind] = choice
+    project = request.visit.project
+    change_settings(
+        project.id,
+        {"memory": changed(project.settings, wanted)},
+        actor=request.visit.actor,
+        reason=read_reason(request),
+    )
+    messages.success(request, "The policy is changed; it holds from now on.")
+    return back(request)
 
 
 @project_action(Right.REVIEW)

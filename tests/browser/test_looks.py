@@ -50,6 +50,7 @@ def pages(api, project, keeper):
         "sessions/?agent=support",
         "memory/",
         "memory/?view=facts",
+        "memory/policy/",
         "memory/subject/?subject=u-1",
         f"memory/facts/{fact}/",
         "memory/forget/?subject=u-1",

@@ -356,3 +356,25 @@ def test_u_0000_in_a_form_is_refused(browse, project, path):
 def test_u_0000_in_a_name_signs_nobody_in():
     form = {"username": "a\0b", "password": "right"}
     assert Client().post("/sign-in/", form).status_code in (400, 403)
+
+
+def test_an_owner_says_what_is_reviewed_first(api, browse, project):
+    client = browse("owner")
+    url = f"/p/{project.slug}/memory/policy/"
+    assert client.get(url).status_code == 200
+    form = {
+        "remember-user": "active",
+        "remember-agent": "review",
+        "promote-user": "review",
+        "promote-agent": "off",
+        "reason": "careful",
+    }
+    client.post(f"{url}change/", form | {"promote-agent": "perhaps"})
+    assert "memory" not in api.get("/api/v1/project").json["settings"]
+    client.post(f"{url}change/", form)
+    told = api.get("/api/v1/project").json["settings"]["memory"]
+    assert told["remember"]["agent"] == "review" and told["promote"]["agent"] == "off"
+    fact = {"subject": "u-1", "fact": "Likes tea", "source": {"kind": "agent"}}
+    assert api.post("/api/v1/memory", fact).json["status"] == "proposed"
+    browse("reviewer").post(f"{url}change/", form | {"remember-agent": "active"})
+    assert api.get("/api/v1/project").json["settings"]["memory"] == told

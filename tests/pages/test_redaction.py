@@ -75,8 +75,10 @@ def pages_of(said):
         f"sessions/{session}/state.json",
         f"sessions/{session}/context/",
         f"search/?q={SECRET}",
+        "artifacts/",
         "memory/",
         "memory/?view=facts",
+        "memory/policy/",
         "memory/subject/?subject=u-1",
         f"memory/facts/{fact}/",
         "audit/",
@@ -174,6 +176,7 @@ def test_reviewers_see_memory_and_nothing_else(said, browse, make_user, project)
     for path in pages_of(said):
         status = client.get(f"/p/{project.slug}/{path}").status_code
         expected = 200 if path.startswith("memory/") else 302 if path == "" else 403
+        expected = 403 if path == "memory/policy/" else expected
         assert status == expected, path
 
     staff = Client()
