@@ -17,6 +17,7 @@ from bench.postgres import PgBench
 from bench.stack import ROOT, Stack
 
 SESSIONS = 64
+WINDOW = 1000  # steps of a run that are ready at a time
 CLAIM = """
 SELECT array_agg(c::json ->> 'step')::text AS steps,
        array_agg(c::json ->> 'lease_token')::text AS tokens,
@@ -102,20 +103,30 @@ class StepBench:
         self.seconds = bench.seconds
         self.pgbench = pgbench
         self.numbers = itertools.count()
+        self.tool, self.left = "bench", 0
         self.project = UUID(bench.ask("GET", "/whoami")["project_id"])
 
     def supply(self, steps: int) -> str:
-        """Make so many steps of a tool of their own in 64 sessions; return the tool."""
-        tool = f"bench-{next(self.numbers)}"
-        plan = [{"tool": tool, "depends_on": []}] * (steps // SESSIONS + 1)
-        body = {"agent": "bench", "steps": plan, "window": 1000}
-        for number in range(SESSIONS):
-            named = body | {"session_key": f"{tool}-{number}"}
+        """See that so many steps of one tool are ready in 64 sessions; return the tool.
+
+        What a measure leaves over is there for the next.
+        """
+        missing = steps - self.left
+        if missing > 0:
+            self._make_steps(self.tool, missing)
+            self.left += missing
+        return self.tool
+
+    def _make_steps(self, tool: str, steps: int) -> None:
+        runs = max(SESSIONS, -(-steps // WINDOW))
+        plan = [{"tool": tool, "depends_on": []}] * -(-steps // runs)
+        body = {"agent": "bench", "steps": plan, "window": WINDOW}
+        for _ in range(runs):
+            named = body | {"session_key": f"{tool}-{next(self.numbers)}"}
             self.bench.ask("POST", "/runs", json.dumps(named).encode())
-        return tool
 
     def lives(self, workers: int, size: int, *, chained: bool = False) -> Measured:
-        tool = self.supply(self._most(size))
+        tool = self.supply(self._most(workers, size))
         work = Work(self.stack.port, self.stack.key, tool, size, chained)
         share = [workers // MAX_PROCESSES] * MAX_PROCESSES if workers > 1 else [1]
         with get_context("spawn").Pool(len(share)) as pool:
@@ -125,24 +136,30 @@ class StepBench:
         whole = Measured(elapsed=max(each.elapsed for each in found))
         for each in found:
             whole.times += each.times
+        self.left -= len(whole.times) + workers * size
         return whole
 
     def pgbench_lives(self, clients: int, size: int) -> float:
         """The same two statements without a server between: step lives a second."""
-        tool = self.supply(self._most(size) * 2)
-        names = {"project": self.project, "size": size, "tool": tool}
+        most = self._most(clients, size, at_least_s=1)  # pgbench counts whole seconds
+        names = {"project": self.project, "size": size, "tool": self.supply(most)}
         script = CLAIM.format(**names) + COMPLETE.format(**names)
-        return self.pgbench.run(script, clients, {}) * size
+        try:
+            return self.pgbench.run(script, clients, {}) * size
+        finally:
+            self.left -= most  # it does not say how many it took
 
-    def _most(self, size: int) -> int:
+    def _most(self, workers: int, size: int, at_least_s: float = 0) -> int:
         """More steps than any measure will get through."""
-        return int(self.seconds * (4_000 if size == 1 else 20_000))
+        a_second = {1: (1_500, 8_000), 20: (8_000, 24_000)}[size][workers > 1]
+        return int(max(self.seconds, at_least_s) * a_second)
 
     def back_to_work(self, lease_s: float, times: int) -> Measured:
         """From kill -9 of a worker until its step is handed to another."""
         measured = Measured()
         for _ in range(times):
-            tool = self.supply(0)
+            tool = f"killed-{next(self.numbers)}"
+            self._make_steps(tool, 1)
             worker = self._start_worker(tool, lease_s)
             worker.kill()
             begun = time.perf_counter()

@@ -8,6 +8,8 @@ from bench.client import Measured
 from bench.measures import Bench
 from bench.postgres import PgBench
 from bench.stack import Stack
+from bench.steps import StepBench
+from runs_app.models import Step
 from sessions_app.models import Session
 from tests.server import Server
 
@@ -15,7 +17,7 @@ from tests.server import Server
 def test_every_append_that_is_counted_is_in_a_log(
     server: Server, project: Any, make_key: Any
 ) -> None:
-    bench = Bench(Stack(server.port, make_key(), ""), seconds=0.2)
+    bench = Bench(Stack(server.port, make_key(), "", ""), seconds=0.2)
     counts = [
         len(bench.appends(1).times),
         len(bench.appends(3, turns=True, with_key=True).times) * 3,
@@ -29,7 +31,7 @@ def test_every_append_that_is_counted_is_in_a_log(
 
 
 def test_reading_and_streaming_are_measured(server: Server, make_key: Any) -> None:
-    bench = Bench(Stack(server.port, make_key(), ""), seconds=0.1)
+    bench = Bench(Stack(server.port, make_key(), "", ""), seconds=0.1)
     session = bench.new_session()
     bench.append(session, [{"type": "acme.note", "payload": {}}] * 3)
     assert len(bench.load_log(session, 2000, 2).times) == 2
@@ -42,6 +44,22 @@ def test_pgbench_runs_on_the_same_database() -> None:
     pgbench = PgBench(os.environ["DATABASE_URL"], seconds=1)
     assert pgbench.insert(1) > 0
     assert pgbench.counter(2, rows=3) > 0
+
+
+def test_every_step_life_that_is_counted_is_a_step_done(
+    server: Server, project: Any, make_key: Any
+) -> None:
+    bench = Bench(Stack(server.port, make_key(), "", ""), seconds=0.2)
+    steps = StepBench(bench, PgBench(os.environ["DATABASE_URL"], seconds=1))
+    counts = [
+        len(steps.lives(1, 1).times),
+        len(steps.lives(1, 20, chained=True).times),
+    ]
+    assert all(counts)
+    done = Step.objects.filter(project_id=project.id, state="done")
+    assert done.count() == sum(counts)
+    assert steps.pgbench_lives(1, 1) > 0
+    assert done.count() > sum(counts)
 
 
 def test_quantiles_are_milliseconds_of_the_sorted_times() -> None:
