@@ -257,7 +257,7 @@ def _csv_lines(facts: Iterable[Fact]) -> Iterable[str]:
         yield csv_line(fact_cells(fact))
 
 
-class LookOnly(MemoryAdmin, ReadOnlyAdmin):
+class LookOnly(ReadOnlyAdmin, MemoryAdmin):
     """Rows to look at."""
 
 
@@ -289,6 +289,13 @@ class ReceiptAdmin(LookOnly):
 
 @admin.register(FactRevision)
 class FactRevisionAdmin(LookOnly):
+    def render_change_form(
+        self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        revision: FactRevision = kwargs["obj"]
+        note_look(revision.project_id, revision.subject, actor_of(request))
+        return super().render_change_form(request, context, *args, **kwargs)
+
     list_display = ("memory_id", "version", "action", "actor", "reason", "created_at")
     search_fields = ("=memory_id",)
     ordering = ("-id",)

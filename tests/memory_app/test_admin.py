@@ -141,6 +141,20 @@ def test_a_fact_is_shown_with_the_words_it_came_from(api, reviewer):
     assert "Tea, &lt;b&gt;please&lt;/b&gt;" in page
 
 
+def test_histories_and_receipts_are_to_look_at(api, reviewer):
+    from memory_app.models import FactRevision, Receipt
+
+    row = remember(api, "Likes tea")
+    revision = FactRevision.objects.get(memory_id=row["id"])
+    act(reviewer, "forget", [remember(api, "Walks", subject="u-2")["id"]])
+    receipt = Receipt.objects.filter(project_id=revision.project_id).get()
+    for model, row in (("factrevision", revision), ("receipt", receipt)):
+        url = f"/admin/memory_app/{model}/{row.pk}/change/"
+        assert reviewer.get(url).status_code == 200
+        assert reviewer.post(url, {"reason": "x"}).status_code == 403
+    assert len(audit_of(api, "subject.viewed")) == 1
+
+
 def test_a_viewer_looks_and_changes_nothing(api, project, reviewer):
     from access_app.models import Member
 
