@@ -133,6 +133,11 @@ class Run(models.Model):
                 name="run_parent",
                 condition=Q(parent_run_id__isnull=False),
             ),
+            models.Index(
+                fields=["project", "key", "id"],
+                name="run_key",
+                condition=Q(key__isnull=False),
+            ),
             # A tree of handoffs, read by the run at its root.
             models.Index(
                 fields=["project", "root_run_id", "id"],

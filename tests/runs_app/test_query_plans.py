@@ -146,6 +146,10 @@ def nodes(plan):
         "SELECT id FROM agent_runs WHERE project_id = %s ORDER BY id DESC LIMIT 10",
         "SELECT id FROM agent_runs WHERE project_id = %s AND state = 'running'"
         " ORDER BY id DESC LIMIT 10",
+        "SELECT id FROM agent_runs WHERE project_id = %s AND key = 'run-7'"
+        " ORDER BY id DESC LIMIT 10",
+        "SELECT id FROM agent_runs WHERE project_id = %s"
+        " AND root_run_id = '0199b2a0-9c01-7a44-9d3e-0f5a6b7c8d9e' ORDER BY id",
         "SELECT id FROM agent_runs WHERE project_id = %s AND n_retrying > 0"
         " ORDER BY id DESC LIMIT 10",
         "SELECT step_id FROM agent_timers WHERE project_id = %s"
