@@ -1,6 +1,8 @@
 """What agents write does no harm on any page, and roles hold in the browser."""
 
+from tests.artifacts.calls import upload
 from tests.browser.conftest import wait_live
+from tests.factories import SessionApi
 from tests.people import append, make_session
 
 HOSTILE = [
@@ -54,6 +56,24 @@ def test_hostile_text_that_comes_by_the_socket_shows_as_text(api, open_page):
         page.wait_for_selector(f"#e{seq} .event__body .json")
     assert page.evaluate("window.harmed") is None
     assert page.faults == []
+
+
+def test_ar_06_a_file_of_an_agent_does_not_run(api, open_page):
+    session = SessionApi(api, make_session(api))
+    harm = "<script>opener.harmed = 1; window.harmed = 1; alert(1)</script>"
+    for name, kind in (("page.html", "text/html"), ("x.svg", "image/svg+xml")):
+        artifact = upload(session, harm.encode(), name, media_type=kind).json
+        page = open_page(f"artifacts/{artifact['id']}/")
+        with page.expect_download() as waiting:
+            page.click("text=Download")
+        assert waiting.value.suggested_filename == name
+        link = api.get(f"/api/v1/artifacts/{artifact['id']}/link").json["url"]
+        path = link.removeprefix("http://testserver")
+        with page.expect_download() as waiting:
+            page.evaluate("path => { location.href = path }", path)
+        assert waiting.value.suggested_filename == name
+        assert page.evaluate("window.harmed") is None
+        assert page.faults == []
 
 
 def test_a_viewer_sees_and_cannot_act(api, open_page):
