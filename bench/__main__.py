@@ -12,6 +12,7 @@ from bench.client import Measured
 from bench.measures import Bench, event
 from bench.people import signed_in
 from bench.postgres import PgBench
+from bench.recall_speed import measure_recall
 from bench.stack import running
 from bench.steps import StepBench
 
@@ -81,7 +82,13 @@ def main() -> None:
         action="store_true",
         help="put the figures in docs/benchmarks.md",
     )
-    parser.add_argument("--only", choices=["appends", "steps", "live"])
+    parser.add_argument("--only", choices=["appends", "steps", "live", "recall"])
+    parser.add_argument(
+        "--wide-facts",
+        type=int,
+        default=100_000,
+        help="of the project whose search is measured; 1000000 takes a while",
+    )
     options = parser.parse_args()
     report = Report()
     begun = time.monotonic()
@@ -98,6 +105,8 @@ def main() -> None:
             measure_flatness(bench, report)
         if options.only in (None, "steps"):
             measure_steps(StepBench(bench, pgbench), report)
+        if options.only in (None, "recall"):
+            measure_recall(stack, report, wide=options.wide_facts)
     print(f"\n{time.monotonic() - begun:.0f} seconds in all")
     path = report.keep()
     if options.write_docs:

@@ -157,16 +157,14 @@ def load(
 
     started = time.perf_counter()
     with connection.cursor() as cursor:
-        for table in TABLES:
-            cursor.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
+        cursor.execute("ALTER TABLE agent_memory DISABLE TRIGGER USER")
         dropped = _drop_large_indexes(cursor) if count >= MANY else []
         for first in range(0, count, CHUNK):
             numbers = range(first, min(first + CHUNK, count))
             _load_chunk(cursor, project_id, numbers, texts, subject_of)
         for definition in dropped:
             cursor.execute(definition)
-        for table in TABLES:
-            cursor.execute(f"ALTER TABLE {table} ENABLE TRIGGER USER")
+        cursor.execute("ALTER TABLE agent_memory ENABLE TRIGGER USER")
         cursor.execute(f"ANALYZE {', '.join(TABLES)}")
     return time.perf_counter() - started
 

@@ -1,251 +1,202 @@
-"""How fast recall is: python bench/recall_speed.py [--facts N] [--wide N].
+"""How fast recall is, and how near the search over a whole project comes to the truth.
 
-Times, inside the server's process, recall for one subject of `--facts` facts (warm and
-after each write), and the search over a project of `--wide` facts, whose hits by vector
-are compared with those of an exact scan. Facts are made of random words.
+Times are of `recall` and `search` inside a process of the server's kind, against the
+Postgres of the running server: from the call to the facts, without HTTP. Beside the
+time that passed stands the processor time of this thread and of its Postgres process,
+which is what the time comes to on a machine that does nothing else.
+
+The exact answer to a search scores every fact of the project, in memory, by the same
+formula. Facts that tie with the last of the exact answer count as right.
 """
 
-import argparse
 import os
 import statistics
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
-import numpy as np
+if TYPE_CHECKING:
+    from bench.__main__ import Report
+    from bench.stack import Stack
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-os.environ["DJANGO_SETTINGS_MODULE"] = "agentstate.settings"
-
-WORDS = 4000
 SUBJECTS = 1000
-CHUNK = 5000
 QUERIES = 200
+LIMIT = 20
+PAGE = 10_000
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--facts", type=int, default=10_000)
-    parser.add_argument("--wide", type=int, default=1_000_000)
-    options = parser.parse_args()
-    from tests import services
+class Timed(NamedTuple):
+    """Milliseconds of each call: what passed, and what processors worked on it."""
 
-    services.start()
-    try:
-        services.make_database("speed")
-        import django
+    passed: list[float]
+    worked: list[float]
 
-        django.setup()
-        from django.core.management import call_command
-
-        call_command("migrate", verbosity=0, interactive=False)
-        one_subject(options.facts)
-        if options.wide:
-            whole_project(options.wide)
-    finally:
-        services.stop()
+    def figures(self) -> dict[str, float]:
+        found = {}
+        for name, values in (("", self.passed), ("processor_", self.worked)):
+            cuts = statistics.quantiles(values, n=20)
+            found |= {f"{name}p50_ms": cuts[9], f"{name}p95_ms": cuts[18]}
+        return found
 
 
-class Texts:
-    """Sentences of words whose frequency falls as in language."""
-
-    def __init__(self, seed: int) -> None:
-        self.rng = np.random.default_rng(seed)
-        letters = list("abcdefghijklmnoprstuvw")
-        self.words = [
-            "".join(self.rng.choice(letters, size=self.rng.integers(3, 9)))
-            for _ in range(WORDS)
-        ]
-        rank = np.arange(1, WORDS + 1)
-        self.shares = (1 / rank) / (1 / rank).sum()
-
-    def sentence(self, length: int) -> str:
-        return " ".join(self.rng.choice(self.words, size=length, p=self.shares))
+def measure_recall(
+    stack: "Stack", report: "Report", *, facts: int = 10_000, wide: int = 100_000
+) -> None:
+    set_up(stack)
+    one_subject(report, facts)
+    whole_project(report, wide)
 
 
-def one_subject(count: int) -> None:
+def set_up(stack: "Stack") -> None:
+    """Make this process one of the running server's own."""
+    os.environ |= {
+        "DJANGO_SETTINGS_MODULE": "agentstate.settings",
+        "DATABASE_URL": stack.database_url,
+        "REDIS_URL": stack.redis_url,
+        "AGENTSTATE_DATA_DIR": stack.folder,
+    }
+    import django
+
+    django.setup()
+
+
+def one_subject(report: "Report", count: int) -> None:
     from access_app.services import create_project
+    from bench.facts import Texts, load
     from memory_app.recall.search import Query, recall
     from memory_app.services import NewFact, remember
 
     project = create_project("one subject")
     texts = Texts(1)
-    load(project.id, count, texts, lambda n: "u-1")
-    started = time.perf_counter()
-    recall(project.id, "u-1", Query(texts.sentence(5)))
-    print(f"first recall of {count} facts: {time.perf_counter() - started:.2f} s")
+    load(project.id, count, texts, lambda number: "u-1")
+    report.section(f"recall for a subject of {count:,} facts (ms)")
 
     def ask() -> None:
-        recall(project.id, "u-1", Query(texts.sentence(6)))
+        recall(project.id, "u-1", Query(texts.question(), LIMIT))
 
-    show("warm", timed(ask))
+    started = time.perf_counter()
+    ask()
+    report.note("the first, which reads them", ms=(time.perf_counter() - started) * 1e3)
+    report.note("after that", **timed(lambda: ask).figures())
 
-    def write_and_ask() -> Callable[[], None]:
-        remember(project.id, NewFact("u-1", texts.sentence(9)), actor="bench")
+    def write_then_ask() -> Callable[[], None]:
+        remember(project.id, NewFact("u-1", texts.fact()), actor="bench")
         return ask
 
-    show("after a write", timed_after(write_and_ask))
+    report.note("right after a write", **timed(write_then_ask).figures())
 
 
-def whole_project(count: int) -> None:
-    from django.db import connection
-
+def whole_project(report: "Report", count: int) -> None:
     from access_app.services import create_project
-    from memory_app.embedding.embedders import PACKAGED_MODEL, embed_texts
-    from memory_app.recall.search import Query, search
-    from memory_app.recall.wide import Scope, nearest
+    from bench.facts import Texts, load
 
     project = create_project("whole project")
-    texts = Texts(2)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT indexdef FROM pg_indexes"
-            " WHERE indexname = 'memory_vectors_packaged'"
-        )
-        [definition] = cursor.fetchone()
-        cursor.execute("DROP INDEX memory_vectors_packaged")
-    load(project.id, count, texts, lambda n: f"u-{n % SUBJECTS}")
-    started = time.perf_counter()
-    with connection.cursor() as cursor:
-        cursor.execute("SET maintenance_work_mem = '2GB'")
-        cursor.execute(definition)
-        cursor.execute("RESET maintenance_work_mem")
-        cursor.execute("ANALYZE")
-    print(f"index over {count} facts: {time.perf_counter() - started:.0f} s")
-    scope = Scope(
-        "m.project_id = %s AND m.status = 'active' AND m.status = 'active'",
-        [project.id],
+    report.section(f"search over a project of {count:,} facts")
+    seconds = load(project.id, count, Texts(2), lambda number: f"u-{number % SUBJECTS}")
+    report.note("loaded and indexed", seconds=seconds)
+    search_figures(report, project.id)
+
+
+def search_figures(report: "Report", project_id: UUID) -> None:
+    """Time the search of a project that is there, and compare it with the exact one."""
+    from bench.facts import Texts
+    from memory_app.recall.search import Query, search
+
+    texts = Texts(3)
+    questions = [texts.question() for _ in range(QUERIES)]
+    for question in questions[:20]:
+        search(project_id, Query(question, LIMIT))
+    for mode in ("hybrid", "text", "vector"):
+        asked = iter(questions)
+
+        def ask(mode: str = mode, asked: Any = asked) -> Callable[[], None]:
+            query = Query(next(asked), LIMIT, mode)
+            return lambda: void(search(project_id, query))
+
+        report.note(f"search, {mode}", **timed(ask).figures())
+    vectors, all_parts = agreement(project_id, questions)
+    report.note(
+        f"share of the exact answer @{LIMIT}", by_vector=vectors, hybrid=all_parts
     )
-    shares = []
-    for _ in range(30):
-        vector = embed_texts(PACKAGED_MODEL, [texts.sentence(6)])[0]
-        exact, found = (
-            nearest(project.id, scope, None, vector, PACKAGED_MODEL, 10, exact=each)
-            for each in (True, False)
-        )
-        shares.append(len(exact.keys() & found.keys()) / len(exact))
-    print(f"vector hits @10 that the exact scan has: {statistics.mean(shares):.3f}")
-
-    def ask() -> None:
-        search(project.id, Query(texts.sentence(6), limit=10))
-
-    ask()
-    show(f"search over {count} facts", timed(ask))
 
 
-def load(project_id: Any, count: int, texts: Texts, subject: Any) -> None:
-    """Write facts past the services, as a restore would, with what hangs on them."""
-    from django.db import connection, transaction
+def void(value: object) -> None:
+    """Drop a value that was only to be computed."""
 
+
+def agreement(project_id: UUID, questions: list[str]) -> tuple[float, float]:
+    """The share of the exact answers' facts that are found: by vector, and in all."""
     from memory_app.embedding.embedders import PACKAGED_MODEL, embed_texts
-    from memory_app.models import Fact, FactEmbedding, FactRevision, Subject
+    from memory_app.recall.ranking import Filters, Weights, rank
+    from memory_app.recall.search import Query, search
 
-    started = time.perf_counter()
-    for first in range(0, count, CHUNK):
-        facts = list(
-            made(project_id, range(first, min(first + CHUNK, count)), texts, subject)
-        )
-        vectors = embed_texts(PACKAGED_MODEL, [fact.fact for fact in facts])
-        with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute("SELECT nextval('agent_memory_versions')")
-            [version] = cursor.fetchone()
-            for fact in facts:
-                fact.subject_version = version
-            Subject.objects.bulk_create(
-                [
-                    Subject(project_id=project_id, subject=name, version=version)
-                    for name in {fact.subject for fact in facts}
-                ],
-                update_conflicts=True,
-                unique_fields=["project", "subject"],
-                update_fields=["version"],
+    index = everything(project_id)
+    blends = {
+        "vector": Weights(0, 0, 0.8, 0, 0, 0, 0),
+        "hybrid": Weights(neighbour=0, session=0, speaker=0, recency=0),
+    }
+    shares: dict[str, list[float]] = {mode: [] for mode in blends}
+    for question in questions:
+        vector = embed_texts(PACKAGED_MODEL, [question])[0]
+        for mode, weights in blends.items():
+            filters = Filters(at=time.time())
+            best = rank(
+                index, question, vector, filters, LIMIT * 10, mode=mode, weights=weights
             )
-            Fact.objects.bulk_create(facts)
-            FactRevision.objects.bulk_create(
-                [
-                    FactRevision(
-                        project_id=project_id,
-                        subject=fact.subject,
-                        memory=fact,
-                        version=1,
-                        action="remembered",
-                        changes={},
-                        actor="bench",
-                    )
-                    for fact in facts
-                ]
-            )
-            FactEmbedding.objects.bulk_create(
-                [
-                    FactEmbedding(
-                        project_id=project_id,
-                        subject=fact.subject,
-                        memory=fact,
-                        model=PACKAGED_MODEL,
-                        is_current=True,
-                        embedding=vector,
-                    )
-                    for fact, vector in zip(facts, vectors, strict=True)
-                    if vector.any()
-                ]
-            )
-    print(f"{count} facts loaded in {time.perf_counter() - started:.0f} s", flush=True)
+            last = best[LIMIT - 1].score
+            right = {index.ids[b.row] for b in best if b.score >= last - 1e-6}
+            hits = search(project_id, Query(question, LIMIT, mode)).hits
+            shares[mode].append(sum(h.fact.id in right for h in hits) / LIMIT)
+    return statistics.mean(shares["vector"]), statistics.mean(shares["hybrid"])
 
 
-def made(project_id: Any, numbers: range, texts: Texts, subject: Any) -> Iterator[Any]:
-    from agentstate.clock import db_now
-    from memory_app.models import Fact
-    from memory_app.recall.tokens import fact_terms
-    from memory_app.text import content_hash, signature
+def everything(project_id: UUID) -> Any:
+    """Return an index of all facts of the project, whatever their number."""
+    from django.db import connection
 
-    now = db_now()
-    for number in numbers:
-        text = f"{texts.sentence(10)} {number}"
-        yield Fact(
-            project_id=project_id,
-            subject=subject(number),
-            fact=text,
-            content_hash=content_hash(text),
-            signature=signature(text),
-            terms=fact_terms(text),
-            subject_version=0,
-            valid_from=now,
-            created_by="bench",
-        )
+    from memory_app.embedding.embedders import PACKAGED_MODEL
+    from memory_app.recall.cache import READ, SUBJECT_FACTS, read_row
+    from memory_app.recall.index import SubjectIndex
 
-
-def timed(call: Callable[[], None]) -> list[tuple[float, float]]:
-    """Return wall and own processor time of each call, in milliseconds."""
-    return timed_after(lambda: call)
+    statement = READ.replace(
+        "AND m.subject = %s AND m.subject_version > %s", ""
+    ).replace(
+        f"ORDER BY m.id LIMIT {SUBJECT_FACTS + 1}",
+        "AND m.id > %s ORDER BY m.id LIMIT %s",
+    )
+    index, after = SubjectIndex(256), UUID(int=0)
+    while True:
+        with connection.cursor() as cursor:
+            cursor.execute(statement, [PACKAGED_MODEL, project_id, after, PAGE])
+            rows = [read_row(values) for values in cursor.fetchall()]
+        if not rows:
+            return index
+        index.put(rows)
+        after = rows[-1].id
 
 
-def timed_after(prepare: Callable[[], Callable[[], None]]) -> list[tuple[float, float]]:
-    found = []
+def timed(prepare: Callable[[], Callable[[], None]]) -> Timed:
+    """Time QUERIES calls, each of what `prepare` returns."""
+    passed, worked = [], []
     for _ in range(QUERIES):
         call = prepare()
-        wall, own = time.perf_counter(), time.thread_time()
+        at, own, theirs = time.perf_counter(), time.thread_time(), _of_postgres()
         call()
-        found.append(
-            (
-                (time.perf_counter() - wall) * 1000,
-                (time.thread_time() - own) * 1000,
-            )
-        )
-    return found
+        passed.append((time.perf_counter() - at) * 1e3)
+        own_ms = (time.thread_time() - own) * 1e3
+        worked.append(own_ms + _of_postgres() - theirs)
+    return Timed(passed, worked)
 
 
-def show(name: str, found: list[tuple[float, float]]) -> None:
-    walls = statistics.quantiles([wall for wall, _ in found], n=20)
-    owns = statistics.quantiles([own for _, own in found], n=20)
-    print(
-        f"{name:<28} wall p50 {walls[9]:.1f} ms, p95 {walls[18]:.1f} ms; "
-        f"own processor time p50 {owns[9]:.1f} ms, p95 {owns[18]:.1f} ms",
-        flush=True,
-    )
+def _of_postgres() -> float:
+    """Milliseconds that this connection's process has worked; 0 where none can tell."""
+    from django.db import connection
 
-
-if __name__ == "__main__":
-    main()
+    connection.ensure_connection()
+    path = Path(f"/proc/{connection.connection.info.backend_pid}/schedstat")
+    try:
+        return int(path.read_text().split()[0]) / 1e6
+    except OSError:
+        return 0.0

@@ -22,12 +22,14 @@ STOP_SECONDS = 30
 
 @dataclass(frozen=True)
 class Stack:
-    """A running server, ways in, and its database's address."""
+    """A running server, ways in, and where its services and data are."""
 
     port: int
     key: str  # of all scopes, in the project "bench"
     database_url: str
-    admin_password: str
+    admin_password: str = ""
+    redis_url: str = ""
+    folder: str = ""
 
     @property
     def url(self) -> str:
@@ -69,7 +71,14 @@ def running() -> Iterator[Stack]:
             key = _make_key(environment)
             password = re.search(r"user admin, password\s+(\S+)", log.read_text())
             assert password is not None
-            yield Stack(port, key, services["database_url"], password[1])
+            yield Stack(
+                port,
+                key,
+                services["database_url"],
+                password[1],
+                services["redis_url"],
+                folder,
+            )
         finally:
             process.send_signal(signal.SIGTERM)
             try:

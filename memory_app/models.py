@@ -1,7 +1,6 @@
 """What is remembered about a subject, where it came from, and how it changed."""
 
 from django.contrib.postgres.fields import ArrayField
-from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from django.db.models import Q
 from pgvector.django import VectorField
@@ -177,11 +176,7 @@ class Fact(models.Model):
                 name="memory_unembedded",
                 condition=~Q(embedding_error=""),
             ),
-            GinIndex(
-                fields=["terms"],
-                name="memory_terms",
-                condition=Q(status=Status.ACTIVE),
-            ),
+            # And memory_scoped_terms, over the terms of each project (migration 0006).
         ]
 
     def __str__(self) -> str:
@@ -270,7 +265,8 @@ class FactEmbedding(models.Model):
     """The vector of a fact's text, by one model. Models are never compared.
 
     `is_current` repeats the fact's status, so that an index can hold current facts
-    alone: a search must not spend its candidates on what is past.
+    alone: a search must not spend its candidates on what is past. The two last fields
+    are a trigger's: one row of a project stands for all that have its vector.
     """
 
     project = _project()
@@ -280,6 +276,8 @@ class FactEmbedding(models.Model):
     is_current = models.BooleanField()
     embedding = VectorField()
     created_at = models.DateTimeField(db_default=Now())
+    vector_key = models.BigIntegerField(null=True)
+    stands_for_vector = models.BooleanField(db_default=False)
 
     class Meta:
         db_table = "agent_memory_embeddings"
@@ -291,6 +289,11 @@ class FactEmbedding(models.Model):
         indexes = [
             models.Index(
                 fields=["project", "subject", "model"], name="memory_embedding_subject"
+            ),
+            models.Index(
+                fields=["project", "model", "vector_key", "stands_for_vector"],
+                name="memory_vector_key",
+                condition=Q(is_current=True),
             ),
         ]
 

@@ -62,9 +62,6 @@ class FactQuerySet(QuerySet["Fact"]):
             )
             return dict(cursor.fetchall())
 
-    def with_terms(self, terms: Iterable[str]) -> Self:
-        return self.filter(terms__overlap=list(terms))
-
 
 class PromotionQuerySet(QuerySet["Promotion"]):
     def in_project(self, project_id: UUID) -> Self:

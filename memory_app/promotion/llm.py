@@ -26,7 +26,7 @@ from memory_app.recall.tokens import content_terms
 logger = logging.getLogger(__name__)
 
 CHUNK_CHARACTERS = 24_000  # of what was said, in one request
-CHARACTERS_PER_TOKEN = 3  # rather too many tokens than too few
+BYTES_PER_TOKEN = 3  # rather too many tokens than too few, in any script
 ANSWER_TOKENS = 2_000
 ANSWER_BYTES = 1_000_000
 TRIES = 2  # of an answer that does not fit; the promotion itself is retried later
@@ -79,21 +79,36 @@ class BadAnswer(Exception):
     """The model's answer does not fit; the message says how, without its text."""
 
 
+class Budget:
+    """What one attempt may still cost, in tokens."""
+
+    def __init__(self, tokens: int) -> None:
+        self.left = tokens
+
+    def spend(self, part: list[Utterance]) -> bool:
+        """Take what one request about `part` may cost; False if that is too much."""
+        asked = sum(len(u.text.encode()) for u in part) + len(INSTRUCTIONS)
+        cost = asked // BYTES_PER_TOKEN + ANSWER_TOKENS
+        if cost > self.left:
+            return False
+        self.left -= cost
+        return True
+
+
 def extract(said: list[Utterance], policy: Policy) -> Extraction:
     """Ask the model about what was said, part by part. Raises ExtractorFailed.
 
-    Parts beyond the policy's cap on tokens are not read; the notes say so.
+    Parts beyond the policy's cap on tokens are not read; the notes say so. What is
+    asked again counts again.
     """
     candidates: list[Candidate] = []
     notes: list[str] = []
-    left = policy.llm_max_tokens
+    budget = Budget(policy.llm_max_tokens)
     for part in _parts(said):
-        cost = sum(len(u.text) for u in part) // CHARACTERS_PER_TOKEN + ANSWER_TOKENS
-        if cost > left:
+        if not budget.spend(part):
             notes.append(f"events from {part[0].seq} on not read: the cap on tokens")
             break
-        left -= cost
-        found, dropped = _ask(part)
+        found, dropped = _ask(part, budget)
         candidates += found
         notes += dropped
     return Extraction(candidates, tuple(notes))
@@ -112,9 +127,11 @@ def _parts(said: list[Utterance]) -> Iterator[list[Utterance]]:
         yield part
 
 
-def _ask(part: list[Utterance]) -> tuple[list[Candidate], list[str]]:
+def _ask(part: list[Utterance], budget: Budget) -> tuple[list[Candidate], list[str]]:
     problem = ""
-    for _ in range(TRIES):
+    for attempt in range(TRIES):
+        if attempt and not budget.spend(part):
+            break
         try:
             return _read_answer(_post(part), part)
         except BadAnswer as exc:

@@ -204,10 +204,10 @@ def _read_rows(
         found = cursor.fetchall()
     if len(found) > SUBJECT_FACTS:
         return None
-    return [_row(values) for values in found]
+    return [read_row(values) for values in found]
 
 
-def _row(values: tuple[Any, ...]) -> Row:
+def read_row(values: tuple[Any, ...]) -> Row:
     (
         id_,
         terms,

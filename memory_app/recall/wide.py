@@ -1,32 +1,38 @@
 """Search over more facts than are held in memory: candidates first, then one ranking.
 
-Candidates come from two indexes of the database, both of current facts alone: the
-words (GIN) and the vectors (HNSW, with an iterative scan, so that filters do not starve
-it; an exact scan where few rows pass them). They are ranked together by the same scores
-as a subject's facts, with the words' rarity counted over the whole.
+Candidates come from two indexes of the database, both of current facts alone: the words
+(GIN, memory_app.recall.words) and the vectors (HNSW, with an iterative scan, so that
+filters do not starve it; an exact scan where few rows pass them). All candidates are
+ranked together by the scores that a subject's facts have, the words' rarity counted
+over the whole project.
 """
 
+import heapq
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from django.db import connection, transaction
 
 from memory_app.embedding.vectors import literal
 from memory_app.models import Fact
-from memory_app.recall.index import K1, B, Floats, idf
+from memory_app.recall.index import K1, B, Floats
 from memory_app.recall.ranking import Weights
 from memory_app.recall.tokens import query_terms
+from memory_app.recall.words import READ, Candidate, Scope, holders
 
 if TYPE_CHECKING:
     from memory_app.recall.search import Query
 
 EXACT_ROWS = 20_000  # fewer than these are compared one by one
-CANDIDATES = 200  # of each index, at least
-COUNTED = 5_000  # a word in more facts than this counts as that frequent
+CANDIDATES = 200  # of the vectors, at least
+ALIKE = 50  # facts with one and the same vector
 EF_SEARCH = 200
 MAX_SCAN_TUPLES = 200_000
+USUAL_LENGTH = 12  # terms of a fact
+COUNTED_AGAIN = 300.0  # seconds, after which a large project's vectors are
 
 
 CURRENT_ONLY = " AND m.status = 'active'"  # as the partial index spells it
@@ -39,11 +45,11 @@ class WideHit(NamedTuple):
     terms: list[str]
 
 
-class Scope(NamedTuple):
-    """The condition that every statement here carries, and its values."""
+class Near(NamedTuple):
+    """A fact near to the query, and its cosine to it."""
 
-    sql: str
-    values: list[Any]
+    fact: Candidate
+    similarity: float
 
 
 def search_wide(
@@ -60,18 +66,25 @@ def search_wide(
     if not query.text.strip():
         return _newest(scope, query.limit)
     terms = query_terms(query.text, literal=query.mode == "text")
-    wanted = max(CANDIDATES, query.limit * 4)
-    counts = _holding(scope, terms) if query.mode != "vector" else {}
-    similar: dict[UUID, float] = {}
+    by_words = holders(project_id, scope, terms if query.mode != "vector" else {})
+    near: dict[UUID, Near] = {}
     if vector is not None and model is not None:
-        similar = nearest(project_id, scope, subject, vector, model, wanted)
-    ids = {*similar, *_holders(scope, counts, wanted)}
-    facts = list(Fact.objects.in_project(project_id).filter(id__in=ids))
-    total = _estimated_total(counts, len(facts))
-    hits = [_scored(fact, terms, counts, similar, total) for fact in facts]
-    if query.mode == "text":
-        hits = [hit for hit in hits if hit.terms]
-    return _fused(hits, query.limit)
+        wanted = max(CANDIDATES, query.limit * 4)
+        near = nearest(project_id, scope, subject, vector, model, wanted)
+    facts = by_words.facts | {id_: each.fact for id_, each in near.items()}
+    lexical = {id_: bm25(fact, terms, by_words.idf) for id_, fact in facts.items()}
+    similar = {id_: each.similarity for id_, each in near.items()}
+    if vector is not None and model is not None:
+        best = sorted(lexical.keys() - similar.keys(), key=lambda id_: -lexical[id_])
+        similar |= _similarities(project_id, best[:wanted], vector, model)
+    if query.mode == "text" or (vector is None and by_words.idf):
+        facts = {id_: fact for id_, fact in facts.items() if lexical[id_] > 0}
+    scored = [
+        _Scored(id_, _parts(fact, lexical[id_], similar.get(id_, 0.0)))
+        for id_, fact in facts.items()
+    ]
+    best_of_all = _fused(scored, query.limit)
+    return _with_facts(project_id, best_of_all, facts, terms)
 
 
 def _scope(
@@ -111,48 +124,6 @@ def _newest(scope: Scope, limit: int) -> list[WideHit]:
     return [WideHit(fact, float(fact.pinned), {}, []) for fact in found]
 
 
-def _holding(scope: Scope, terms: Mapping[str, float]) -> dict[str, int]:
-    """In how many facts each term is, counted up to COUNTED."""
-    counts = {}
-    with connection.cursor() as cursor:
-        for term in terms:
-            cursor.execute(
-                "SELECT count(*) FROM (SELECT 1 FROM agent_memory m"
-                f" WHERE {scope.sql} AND m.terms @> ARRAY[%s] LIMIT {COUNTED}) found",
-                [*scope.values, term],
-            )
-            counts[term] = int(cursor.fetchone()[0])
-    return {term: count for term, count in counts.items() if count}
-
-
-def _holders(scope: Scope, counts: Mapping[str, int], wanted: int) -> set[UUID]:
-    """The facts with the rarest of the terms, and those with most of them together."""
-    found: set[UUID] = set()
-    if not counts:
-        return found
-    rarest = sorted(counts, key=lambda term: counts[term])
-    with connection.cursor() as cursor:
-        for several in range(len(rarest), 0, -1):
-            # All of the rarest n words, then fewer: what holds most comes first.
-            found |= _with_all(cursor, scope, rarest[:several], wanted)
-            if len(found) >= wanted * 3:
-                return found
-        for term in rarest[1:]:
-            if len(found) >= wanted * 5:
-                break
-            found |= _with_all(cursor, scope, [term], wanted * 2)
-    return found
-
-
-def _with_all(cursor: Any, scope: Scope, terms: Sequence[str], limit: int) -> set[UUID]:
-    cursor.execute(
-        f"SELECT m.id FROM agent_memory m WHERE {scope.sql} AND m.terms @> %s::text[]"
-        " LIMIT %s",
-        [*scope.values, list(terms), limit * 2],
-    )
-    return {row[0] for row in cursor.fetchall()}
-
-
 def nearest(
     project_id: UUID,
     scope: Scope,
@@ -162,36 +133,61 @@ def nearest(
     limit: int,
     *,
     exact: bool | None = None,
-) -> dict[UUID, float]:
-    """Return the ids nearest to `vector` with their cosine similarity.
+) -> dict[UUID, Near]:
+    """Return the facts nearest to `vector`.
 
     `exact` compares every row; None does so where they are few.
     """
     if exact is None:
         exact = _are_few(project_id, subject, model)
-    size = len(vector)
-    kind = f"halfvec({size})"
-    distance = f"(e.embedding::{kind} <=> %s::{kind})"
-    about = "AND e.subject = %s" if subject is not None else ""
-    current = "e.is_current" if CURRENT_ONLY in scope.sql else "true"
-    if exact:
+    kind = f"halfvec({len(vector)})"
+    query = f"'{literal(vector)}'::{kind}"
+    about = " AND e.subject = %s" if subject is not None else ""
+    of_subject = [subject] if subject is not None else []
+    if exact or CURRENT_ONLY not in scope.sql:
         # Adding zero keeps the planner from the vector index.
-        distance = f"({distance} + 0)"
-    statement = f"""
-        SELECT m.id, 1 - {distance} FROM agent_memory_embeddings e
-        JOIN agent_memory m ON m.project_id = e.project_id AND m.id = e.memory_id
-        WHERE e.project_id = %s AND e.model = '{_quoted(model)}' AND {current}
-              {about} AND {scope.sql}
-        ORDER BY {distance} LIMIT %s
-    """
-    text = literal(vector)
-    reach = [project_id, *([subject] if subject is not None else []), *scope.values]
+        statement = f"""
+            SELECT {READ}, 1 - (e.embedding::{kind} <=> {query})
+            FROM agent_memory_embeddings e
+            JOIN agent_memory m ON m.project_id = e.project_id AND m.id = e.memory_id
+            WHERE e.project_id = %s AND e.model = '{_quoted(model)}'{about}
+                  AND {scope.sql}
+            ORDER BY (e.embedding::{kind} <=> {query}) + 0 LIMIT %s
+        """
+        values = [project_id, *of_subject, *scope.values, limit]
+    else:
+        # The index gives each vector once, the nearest first; then come the facts that
+        # have it and pass the filters. It goes on until there are enough.
+        statement = f"""
+            SELECT {READ}, 1 - v.distance FROM (
+                SELECT vector_key, embedding::{kind} <=> {query} AS distance
+                FROM agent_memory_embeddings
+                WHERE project_id = %s AND model = '{_quoted(model)}'
+                      AND stands_for_vector
+                ORDER BY embedding::{kind} <=> {query}
+            ) v CROSS JOIN LATERAL (
+                SELECT m.* FROM agent_memory_embeddings e
+                JOIN agent_memory m
+                  ON m.project_id = e.project_id AND m.id = e.memory_id
+                WHERE e.project_id = %s AND e.model = '{_quoted(model)}'
+                      AND e.vector_key = v.vector_key AND e.is_current{about}
+                      AND {scope.sql}
+                LIMIT %s
+            ) m LIMIT %s
+        """
+        values = [project_id, project_id, *of_subject, *scope.values, ALIKE, limit]
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SET LOCAL hnsw.iterative_scan = relaxed_order")
-        cursor.execute(f"SET LOCAL hnsw.ef_search = {max(EF_SEARCH, min(limit, 1000))}")
-        cursor.execute(f"SET LOCAL hnsw.max_scan_tuples = {MAX_SCAN_TUPLES}")
-        cursor.execute(statement, [text, *reach, text, limit])
-        return {id_: float(similarity) for id_, similarity in cursor.fetchall()}
+        cursor.execute(
+            "SELECT set_config('hnsw.iterative_scan', 'relaxed_order', true),"
+            " set_config('hnsw.ef_search', %s, true),"
+            " set_config('hnsw.max_scan_tuples', %s, true)",
+            [str(max(EF_SEARCH, min(limit, 1000))), str(MAX_SCAN_TUPLES)],
+        )
+        cursor.execute(statement, values)
+        return {
+            read[0]: Near(Candidate(*read), max(0.0, float(similarity)))
+            for *read, similarity in cursor.fetchall()
+        }
 
 
 def _quoted(model: str) -> str:
@@ -199,7 +195,14 @@ def _quoted(model: str) -> str:
     return model.replace("'", "''").replace("%", "%%")
 
 
+# When each project, subject and model was last seen to have many vectors.
+_many: dict[tuple[UUID, str | None, str], float] = {}
+
+
 def _are_few(project_id: UUID, subject: str | None, model: str) -> bool:
+    key = (project_id, subject, model)
+    if time.monotonic() - _many.get(key, -COUNTED_AGAIN) < COUNTED_AGAIN:
+        return False
     about = "AND subject = %s" if subject is not None else ""
     with connection.cursor() as cursor:
         cursor.execute(
@@ -208,46 +211,89 @@ def _are_few(project_id: UUID, subject: str | None, model: str) -> bool:
             f" LIMIT {EXACT_ROWS + 1}) found",
             [project_id, model, *([subject] if subject is not None else [])],
         )
-        return int(cursor.fetchone()[0]) <= EXACT_ROWS
+        are_few = int(cursor.fetchone()[0]) <= EXACT_ROWS
+    if not are_few:
+        _many[key] = time.monotonic()
+    return are_few
 
 
-def _estimated_total(counts: Mapping[str, int], found: int) -> int:
-    return max([COUNTED * 2, found, *counts.values()])
+def _similarities(
+    project_id: UUID, ids: Sequence[UUID], vector: Floats, model: str
+) -> dict[UUID, float]:
+    """The cosines of facts that were found by their words alone."""
+    kind = f"halfvec({len(vector)})"
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT memory_id, 1 - (embedding::{kind} <=> %s::{kind})"
+            " FROM agent_memory_embeddings"
+            " WHERE project_id = %s AND memory_id = ANY(%s) AND model = %s",
+            [literal(vector), project_id, list(ids), model],
+        )
+        return {id_: max(0.0, float(cosine)) for id_, cosine in cursor.fetchall()}
 
 
-def _scored(
-    fact: Fact,
-    terms: Mapping[str, float],
-    counts: Mapping[str, int],
-    similar: Mapping[UUID, float],
-    total: int,
-) -> WideHit:
-    held = [term for term in terms if term in fact.terms]
-    damping = K1 * (1 - B + B * len(fact.terms) / 12)
-    lexical = 0.0
-    for term in held:
-        count = fact.terms.count(term)
-        gain = count * (K1 + 1) / (count + damping)
-        lexical += terms[term] * idf(counts.get(term, 1), total) * gain
-    parts = {"lexical": lexical, "vector": max(0.0, similar.get(fact.id, 0.0))}
-    if fact.pinned:
+def bm25(
+    fact: Candidate, terms: Mapping[str, float], rarity: Mapping[str, float]
+) -> float:
+    words = fact.terms.split(" ")
+    damping = K1 * (1 - B + B * len(words) / USUAL_LENGTH)
+    score = 0.0
+    for term, idf in rarity.items():
+        if count := words.count(term):
+            score += terms[term] * idf * count * (K1 + 1) / (count + damping)
+    return score
+
+
+class _Scored(NamedTuple):
+    id: UUID
+    parts: dict[str, float]
+    score: float = 0.0
+
+
+def _parts(fact: Candidate, lexical: float, similarity: float) -> dict[str, float]:
+    parts = {"lexical": lexical, "vector": similarity}
+    if fact.is_pinned:
         parts["pinned"] = Weights().pinned
-    return WideHit(fact, 0.0, parts, held)
+    return parts
 
 
-def _fused(hits: list[WideHit], limit: int) -> list[WideHit]:
+def _fused(scored: list[_Scored], limit: int) -> list[_Scored]:
+    """Add the parts up, the first two as shares of their highest; best first."""
     weights = {"lexical": Weights().lexical, "vector": Weights().vector, "pinned": 1.0}
-    top = {
-        name: max((hit.parts.get(name, 0.0) for hit in hits), default=0.0) or 1.0
-        for name in ("lexical", "vector")
+    for name in ("lexical", "vector"):
+        weights[name] /= max((each.parts[name] for each in scored), default=0) or 1
+    totals = [
+        (sum(weights[name] * value for name, value in each.parts.items()), each)
+        for each in scored
+    ]
+    best = heapq.nsmallest(limit, totals, key=lambda pair: (-pair[0], pair[1].id))
+    return [
+        _Scored(
+            each.id,
+            {name: weights[name] * v for name, v in each.parts.items() if v > 0},
+            total,
+        )
+        for total, each in best
+    ]
+
+
+def _with_facts(
+    project_id: UUID,
+    scored: list[_Scored],
+    candidates: Mapping[UUID, Candidate],
+    terms: Mapping[str, float],
+) -> list[WideHit]:
+    wanted = [each.id for each in scored]
+    facts = {
+        fact.id: fact
+        for fact in Fact.objects.in_project(project_id)
+        .filter(id__in=wanted)
+        .defer("terms")
     }
-    fused = []
-    for hit in hits:
-        parts = {
-            name: weights[name] * value / top.get(name, 1.0)
-            for name, value in hit.parts.items()
-            if value > 0
-        }
-        fused.append(hit._replace(score=sum(parts.values()), parts=parts))
-    fused.sort(key=lambda hit: (-hit.score, str(hit.fact.id)))
-    return fused[:limit]
+    hits = []
+    for each in scored:
+        if each.id in facts:  # or it was forgotten this moment
+            words = candidates[each.id].terms.split(" ")
+            held = [term for term in terms if term in words]
+            hits.append(WideHit(facts[each.id], each.score, each.parts, held))
+    return hits

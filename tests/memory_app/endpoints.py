@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Endpoint:
     """Answers each POST by `reply(path, body) -> (status, bytes)`; keeps what it got.
 
-    While `gate` is closed it holds its answers back: half of the bytes, then nothing.
+    While `gate` is closed it sends spaces, one by one, and the answer after them.
     """
 
     def __init__(self, reply):
@@ -26,14 +26,11 @@ class Endpoint:
                 outer.headers.append(dict(self.headers))
                 status, raw = outer.reply(self.path, body)
                 self.send_response(status)
-                self.send_header("Content-Length", str(len(raw)))
-                self.end_headers()
-                half = len(raw) // 2
-                self.wfile.write(raw[:half])
-                self.wfile.flush()
+                self.end_headers()  # HTTP/1.0: the answer ends with the connection
                 outer.waiting.release()
-                outer.gate.wait(30)
-                self.wfile.write(raw[half:])
+                while not outer.gate.wait(0.05):
+                    self.wfile.write(b" ")
+                self.wfile.write(raw)
 
             def handle(self):
                 # The caller may have gone, as it should.

@@ -126,6 +126,7 @@ def test_a_slow_embedder_delays_nobody_else(api, project, endpoint, settings):
     remember(api, "Likes oolong")
     embed_missing(project.id)
     endpoint.gate.clear()
+    settings.EMBEDDER_TIMEOUT = 60
     found = []
     waits = threading.Thread(
         target=lambda: found.append(answer(api, "brew", subject="u-100"))

@@ -9,7 +9,8 @@ from memory_app.models import EmbeddingModel, Fact, FactEmbedding
 from memory_app.recall.index import FAR_FUTURE, Row, SubjectIndex
 from memory_app.recall.ranking import Filters, rank
 from memory_app.recall.tokens import fact_terms, query_terms
-from memory_app.recall.wide import Scope, nearest
+from memory_app.recall.wide import nearest
+from memory_app.recall.words import Scope
 from tests.memory_app.calls import facts, recall, remember, texts
 
 
@@ -117,7 +118,7 @@ def test_rc_04_through_the_vector_index(api, project):
             10,
             exact=exact,
         )
-        return sorted(found, key=lambda id_: -found[id_])
+        return sorted(found, key=lambda id_: -found[id_].similarity)
 
     assert len(ids(False)) == 10
     assert ids(False) == ids(True)
