@@ -34,7 +34,7 @@ class Timed(NamedTuple):
     worked: list[float]
 
     def figures(self) -> dict[str, float]:
-        found = {}
+        found: dict[str, float] = {}
         for name, values in (("", self.passed), ("processor_", self.worked)):
             cuts = statistics.quantiles(values, n=20)
             found |= {f"{name}p50_ms": cuts[9], f"{name}p95_ms": cuts[18]}

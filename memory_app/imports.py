@@ -13,7 +13,8 @@ from typing import Any
 from django.utils.dateparse import parse_datetime
 
 from agentstate import codec
-from agentstate.errors import FieldError
+from agentstate.codec import MalformedJSON
+from agentstate.errors import AppError, FieldError
 from memory_app.export import FORMAT
 from memory_app.models import Kind, SourceKind, Status
 from memory_app.services import NewFact
@@ -44,19 +45,25 @@ def read_facts(
 
 
 def _lines(text: str) -> Any:
+    """Read one JSON value, or a value a line."""
     try:
         return codec.loads(text)
-    except Exception:
-        pass  # not one JSON value: a value a line
-    values = []
-    for number, line in enumerate(text.splitlines()):
-        if line.strip():
-            try:
-                values.append(codec.loads(line))
-            except Exception as exc:
-                detail = "this line is not JSON"
-                raise FieldError(f"data[{number}]", "not_json", detail) from exc
-    return values
+    except MalformedJSON:
+        pass  # then it is a value a line
+    return [
+        _line(f"data[{number}]", line)
+        for number, line in enumerate(text.splitlines())
+        if line.strip()
+    ]
+
+
+def _line(path: str, line: str) -> Any:
+    try:
+        return codec.loads(line)
+    except MalformedJSON as exc:
+        raise FieldError(path, "not_json", "this line is not JSON") from exc
+    except AppError as exc:
+        raise FieldError(path, "invalid", exc.detail) from exc
 
 
 def _format_of(value: Any) -> str:

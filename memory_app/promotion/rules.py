@@ -96,10 +96,6 @@ def _in_sentence(sentence: str, seq: int, before: str) -> Iterator[Candidate]:
             yield found
 
 
-def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    return one[0] < other[1] and other[0] < one[1]
-
-
 def _is_unsure(sentence: str, match: "re.Match[str]") -> bool:
     hedged = HEDGED.search(sentence)
     return bool(
@@ -123,6 +119,12 @@ def _remember(match: "re.Match[str]", seq: int, before: str) -> Found:
     if len(inner.split()) < 2:
         return None
     return Candidate(_third_person(inner), (seq,), "other")
+
+
+def _remember_as_said(match: "re.Match[str]", seq: int, before: str) -> Found:
+    """Keep it in the user's own words: no grammar of other languages is known here."""
+    said = _clean(match[1])
+    return Candidate(_capital(said), (seq,), "other", "") if len(said) > 3 else None
 
 
 def _name(match: "re.Match[str]", seq: int, before: str) -> Found:
@@ -292,6 +294,20 @@ RELATION = (
     r"|child|kid|dog|cat|boss|doctor|friend|girlfriend|boyfriend|grandmother"
     r"|grandfather|aunt|uncle|fianc[eé]e?)s?"
 )
+# "Remember that …" where nothing else can be meant.
+REMEMBER_IN_OTHER_LANGUAGES = [
+    r"^(?:bitte )?merke?n? (?:dir|sie sich)(?: bitte)?(?:, dass|[:,])\s+(.+)$",
+    r"^(?:retiens|retenez|souviens-toi|souvenez-vous|notez?)(?: bien)?"
+    r"(?: que |\s?: )(.+)$",
+    r"^(?:por favor,? )?(?:recuerd[ae]|apunt[ae]|ten en cuenta)(?: que|:)\s+(.+)$",
+    r"^(?:ricorda(?:ti)?|ricordi|si ricordi)(?: che|:)\s+(.+)$",
+    r"^(?:lembre-se|lembra-te|anote)(?: de)?(?: que|:)\s+(.+)$",
+    r"^(?:onthoud|onthou)(?: alsjeblieft)?(?: dat|:)\s+(.+)$",
+    r"^(?:zapamiętaj|pamiętaj)(?:, że|:)\s+(.+)$",
+    r"^(?:запомни|запомните|помни|помните)(?:, что|:)\s+(.+)$",
+    r"^(?:请|請)?(?:记住|記住|记得|記得)[，,：:]\s*(.+)$",
+    r"^(.+?)(?:こと|の)を(?:覚え|憶え)て(?:おいて)?(?:ください|くださいね|ね)?[。.]?$",
+]
 # The first that fits decides. "I'd like to" and "I want to" are requests, and no rule.
 PATTERNS: list[tuple[str, Rule]] = [
     (
@@ -398,8 +414,11 @@ PATTERNS: list[tuple[str, Rule]] = [
 RULES: list[tuple["re.Pattern[str]", Rule]] = [
     (re.compile(pattern, re.IGNORECASE if "[A-Z]" not in pattern else 0), rule)
     for pattern, rule in PATTERNS
+] + [
+    (re.compile(pattern, re.IGNORECASE), _remember_as_said)
+    for pattern in REMEMBER_IN_OTHER_LANGUAGES
 ]
-ENDS = re.compile(r"(?:\s*###\w+###|[\s.!,;:]+)+$")
+ENDS = re.compile(r"(?:\s*###\w+###|[\s.!,;:。！]+)+$")
 SWAPS = [
     (re.compile(pattern, re.IGNORECASE), instead)
     for pattern, instead in (

@@ -91,6 +91,17 @@ TALK = [
     ("I want to cancel my trip to Rome.", []),
     ("I don't want to fly with a stopover.", ["stopover"]),
     ("For future reference: the spare keys hang in room 3.", ["room 3"]),
+    # In other languages only what can mean nothing else, in the user's own words.
+    ("Merk dir, dass ich gegen Nüsse allergisch bin.", ["gegen Nüsse allergisch"]),
+    ("Merk dir den Termin, wir sprechen morgen darüber.", []),
+    ("Retiens que je préfère le train.", ["je préfère le train"]),
+    ("Recuerda que soy vegetariano.", ["soy vegetariano"]),
+    ("Ricordati che vivo a Torino.", ["vivo a Torino"]),
+    ("Запомни, что я живу в Риге.", ["я живу в Риге"]),
+    ("请记住，我对花生过敏。", ["我对花生过敏"]),
+    ("コーヒーは飲まないことを覚えておいてください。", ["コーヒーは飲まない"]),
+    ("Ich hätte gern zwei Fensterplätze.", []),
+    ("Je voudrais annuler mon voyage.", []),
 ]
 
 

@@ -45,6 +45,9 @@ def test_lists_are_newest_first(api):
         {"format": "mem0", "data": [1]},
         {"format": "letta", "data": {"passages": ["x"]}},
         {"format": "jsonl", "data": [{"fact": "x", "subject": "u\0"}]},
+        {"subject": "u-1", "data": '{"fact": "x"}\nno json\n'},
+        {"subject": "u-1", "data": '{"fact": "x"}\n{"fact": "y", "fact": "z"}'},
+        {"subject": "u-1", "data": '{"fact": "y", "fact": "z"}'},
     ],
 )
 def test_an_import_of_another_shape_is_refused_with_its_place(api, body):
