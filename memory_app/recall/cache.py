@@ -19,6 +19,7 @@ from django.db import connection
 
 from memory_app.embedding.embedders import configured_model
 from memory_app.embedding.vectors import from_binary
+from memory_app.models import EmbeddingModel
 from memory_app.recall.index import FAR_FUTURE, Row, SubjectIndex
 from memory_app.text import speaker_of
 
@@ -169,6 +170,10 @@ def _length_of_vectors(rows: list[Row]) -> int:
 def _model_of(project_id: UUID, subject: str) -> str | None:
     """The model to search by: the configured one, or an older one that has more."""
     wanted = configured_model()
+    models = EmbeddingModel.objects.filter(project_id=project_id)
+    known = list(models.values_list("model", flat=True)[:2])
+    if len(known) < 2:  # as long as the model has not been changed
+        return known[0] if known else wanted
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT model, count(*) FROM agent_memory_embeddings"

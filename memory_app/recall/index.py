@@ -88,7 +88,7 @@ class SubjectIndex:
         self.ids: list[UUID] = []
         self.row_of: dict[UUID, int] = {}
         self.names: dict[str, int] = {}  # of statuses and kinds, as numbers
-        self.sessions: list[str] = []
+        self.sessions: dict[str, int] = {}  # as numbers
         self.twins: list[UUID] = []
         self.has_twins = False
         self.speakers: dict[str, list[int]] = {}
@@ -99,6 +99,7 @@ class SubjectIndex:
         self._pinned: Mask = np.zeros(GROW, dtype=np.bool_)
         self._statuses = np.zeros(GROW, dtype=np.int16)
         self._kinds = np.zeros(GROW, dtype=np.int16)
+        self._sessions: Ints = np.full(GROW, -1, dtype=np.int64)
         self._has_vector: Mask = np.zeros(GROW, dtype=np.bool_)
         self._lengths: Floats = np.zeros(GROW, dtype=np.float32)
         self._vectors: Floats = np.zeros((GROW, dimensions), dtype=np.float32)
@@ -121,6 +122,11 @@ class SubjectIndex:
     @property
     def pinned(self) -> Mask:
         return self._pinned[: self._size]
+
+    @property
+    def session_of(self) -> Ints:
+        """The number of each row's session; -1 without one."""
+        return self._sessions[: self._size]
 
     @property
     def has_vector(self) -> Mask:
@@ -156,7 +162,9 @@ class SubjectIndex:
         self.row_of[row.id] = at
         self._statuses[at] = self.names.setdefault(row.status, len(self.names))
         self._kinds[at] = self.names.setdefault(row.kind, len(self.names))
-        self.sessions.append(row.session)
+        if row.session:
+            number = self.sessions.setdefault(row.session, len(self.sessions))
+            self._sessions[at] = number
         self.twins.append(row.twin or row.id)
         self.has_twins |= row.twin is not None
         if row.speaker:
@@ -185,6 +193,8 @@ class SubjectIndex:
         codes = np.zeros(more, dtype=np.int16)
         self._statuses = np.concatenate([self._statuses, codes])
         self._kinds = np.concatenate([self._kinds, codes])
+        none = np.full(more, -1, dtype=np.int64)
+        self._sessions = np.concatenate([self._sessions, none])
         self._lengths = np.concatenate([self._lengths, np.zeros(more, np.float32)])
         room = np.zeros((more, self.dimensions), dtype=np.float32)
         self._vectors = np.concatenate([self._vectors, room])
@@ -285,18 +295,14 @@ class Layout:
     @classmethod
     def of(cls, index: SubjectIndex) -> "Layout":
         rows = np.flatnonzero(index.alive)
-        numbers: dict[str, int] = {}
-        group = np.full(len(index), -1, dtype=np.int64)
-        for row in rows:
-            if name := index.sessions[row]:
-                group[row] = numbers.setdefault(name, len(numbers))
+        group = np.where(index.alive, index.session_of, -1)
         created, place = index.column("created"), index.column("place")
         order = rows[np.lexsort((rows, created[rows], place[rows], group[rows]))]
         told = group[order]
         # Without a session nothing says that facts belong together: what an import
         # writes down side by side are strangers.
         return cls(
-            order, group, len(numbers), (told[:-1] == told[1:]) & (told[1:] >= 0)
+            order, group, len(index.sessions), (told[:-1] == told[1:]) & (told[1:] >= 0)
         )
 
     def best_neighbour(self, scores: Floats) -> Floats:

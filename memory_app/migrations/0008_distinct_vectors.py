@@ -5,21 +5,22 @@ equal points have no neighbours but one another, and a search that gets in there
 not get out. So the first fact of a project with a vector stands for all that have it;
 when it goes, the trigger lets another take its place. Two that were written at the same
 moment may both stand, which does no harm.
+
+All of it can be done again, so that the migration may be stopped anywhere.
 """
 
-from django.contrib.postgres.operations import AddIndexConcurrently
 from django.db import connection, migrations, models
 from django.db.models import Q
 
 BATCH = 5_000
 
 TRIGGERS = """
-CREATE FUNCTION memory_vector_key(embedding vector) RETURNS bigint
+CREATE OR REPLACE FUNCTION memory_vector_key(embedding vector) RETURNS bigint
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
     SELECT hashtextextended(md5(vector_send(embedding)), 0)
 $$;
 
-CREATE FUNCTION memory_stand_for_vector() RETURNS trigger
+CREATE OR REPLACE FUNCTION memory_stand_for_vector() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
     NEW.vector_key := memory_vector_key(NEW.embedding);
@@ -32,11 +33,11 @@ BEGIN
     RETURN NEW;
 END $$;
 
-CREATE TRIGGER memory_vector_written
+CREATE OR REPLACE TRIGGER memory_vector_written
     BEFORE INSERT OR UPDATE OF embedding, is_current, model ON agent_memory_embeddings
     FOR EACH ROW EXECUTE FUNCTION memory_stand_for_vector();
 
-CREATE FUNCTION memory_pass_vector_on() RETURNS trigger
+CREATE OR REPLACE FUNCTION memory_pass_vector_on() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'UPDATE' AND NEW.stands_for_vector
@@ -53,7 +54,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
-CREATE TRIGGER memory_vector_gone
+CREATE OR REPLACE TRIGGER memory_vector_gone
     AFTER DELETE OR UPDATE OF embedding, is_current, model ON agent_memory_embeddings
     FOR EACH ROW WHEN (OLD.stands_for_vector)
     EXECUTE FUNCTION memory_pass_vector_on();
@@ -64,6 +65,11 @@ DROP TRIGGER memory_vector_written ON agent_memory_embeddings;
 DROP FUNCTION memory_pass_vector_on();
 DROP FUNCTION memory_stand_for_vector();
 DROP FUNCTION memory_vector_key(vector);
+"""
+KEY_INDEX = """
+CREATE INDEX CONCURRENTLY IF NOT EXISTS memory_vector_key
+    ON agent_memory_embeddings (project_id, model, vector_key, stands_for_vector)
+    WHERE is_current
 """
 INDEX = """
 CREATE INDEX CONCURRENTLY IF NOT EXISTS memory_vectors_distinct
@@ -96,26 +102,25 @@ def fill_in(apps, schema_editor):
 class Migration(migrations.Migration):
     atomic = False
 
-    dependencies = [("memory_app", "0006_scoped_terms")]
+    dependencies = [("memory_app", "0007_vector_key")]
 
     operations = [
-        migrations.AddField(
-            model_name="factembedding",
-            name="vector_key",
-            field=models.BigIntegerField(null=True),
-        ),
-        migrations.AddField(
-            model_name="factembedding",
-            name="stands_for_vector",
-            field=models.BooleanField(db_default=False),
-        ),
-        AddIndexConcurrently(
-            model_name="factembedding",
-            index=models.Index(
-                fields=["project", "model", "vector_key", "stands_for_vector"],
-                name="memory_vector_key",
-                condition=Q(is_current=True),
-            ),
+        migrations.SeparateDatabaseAndState(
+            database_operations=[
+                migrations.RunSQL(
+                    KEY_INDEX, "DROP INDEX CONCURRENTLY IF EXISTS memory_vector_key"
+                )
+            ],
+            state_operations=[
+                migrations.AddIndex(
+                    model_name="factembedding",
+                    index=models.Index(
+                        fields=["project", "model", "vector_key", "stands_for_vector"],
+                        name="memory_vector_key",
+                        condition=Q(is_current=True),
+                    ),
+                )
+            ],
         ),
         migrations.RunSQL(TRIGGERS, REVERSE),
         # The version before searches exactly without it, only slower. First, because
