@@ -245,6 +245,8 @@ if STORAGE_BUCKET:
             "location": env_str("AGENTSTATE_STORAGE_PREFIX"),
             # `path` is what most stores that are not Amazon's want.
             "addressing_style": env_str("AGENTSTATE_STORAGE_ADDRESSING", "auto"),
+            # Completing an upload of gigabytes takes some stores a while.
+            "timeout": env_int("AGENTSTATE_STORAGE_TIMEOUT", 60, low=1, high=3600),
             # Without these, boto looks where it always does: profiles, roles.
             "access_key": env_str("AWS_ACCESS_KEY_ID") or None,
             "secret_key": env_str("AWS_SECRET_ACCESS_KEY") or None,

@@ -14,7 +14,6 @@ from sessions_app.artifacts.store import CHUNK_BYTES
 
 PART_BYTES = 5 * 1024 * 1024  # the least that S3 takes; held in memory, one at a time
 CONNECT_SECONDS = 3
-READ_SECONDS = 60  # completing an upload of gigabytes takes a store a while
 TRIES = 2
 
 
@@ -28,11 +27,13 @@ class BucketStore(S3Storage):  # type: ignore[misc]
         OSError,
     )
 
-    def __init__(self, *, addressing_style: str = "auto", **options: Any) -> None:
+    def __init__(
+        self, *, addressing_style: str = "auto", timeout: int = 60, **options: Any
+    ) -> None:
         super().__init__(
             client_config=Config(
                 connect_timeout=CONNECT_SECONDS,
-                read_timeout=READ_SECONDS,
+                read_timeout=timeout,
                 retries={"total_max_attempts": TRIES, "mode": "standard"},
                 s3={"addressing_style": addressing_style},
                 signature_version="s3v4",

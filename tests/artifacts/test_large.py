@@ -58,8 +58,8 @@ def there_and_back(server, session, project, megabytes):
 
 def test_a_large_file_is_not_held_in_memory(server_factory, session, project):
     server = server_factory()
-    _, grown = there_and_back(server, session, project, 60)
-    assert grown < 40 * MB
+    _, grown = there_and_back(server, session, project, 45)
+    assert grown < 30 * MB
 
 
 @pytest.mark.soak
@@ -71,6 +71,8 @@ def test_two_gigabytes_in_less_than_200_mb(
     environment = {}
     if store == "bucket":
         environment = request.getfixturevalue("bucket").environment
+        # The test's store puts the parts together in one go, for longer than others.
+        environment["AGENTSTATE_STORAGE_TIMEOUT"] = "600"
     server = server_factory(**environment)
     whole, grown = there_and_back(server, session, project, 2048)
     print(f"{store}: {whole / MB:.0f} MB at most, {grown / MB:.0f} MB of it for this")

@@ -13,8 +13,8 @@ from tests.artifacts.calls import ARTIFACTS, content, listed, objects
 from tests.factories import make_session
 from tests.fixtures import issue_key
 
-WRITERS = 6
-ROUNDS = 12
+WRITERS = 4
+ROUNDS = 6
 
 
 def test_the_last_deletion_never_meets_a_new_upload(server, api, project):

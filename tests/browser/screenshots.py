@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.artifacts.calls import upload
 from tests.browser.conftest import wait_live
+from tests.factories import SessionApi
 from tests.people import make_session
 
 FOLDER = Path(__file__).resolve().parents[2] / "screenshots"
@@ -141,6 +143,11 @@ def furnish(api):
         parent = api.post(f"/api/v1/runs/{parent}/handoffs", body).json["child_run"]
     body = {"agent": "warehouse", "task": "Expect the kettle"}
     api.post(f"/api/v1/runs/{whole}/handoffs", body)
+    figures = b"order,amount\n1042,30.00\n1043,12.50\n"
+    artifact = upload(
+        SessionApi(api, session), figures, "refunds.csv", media_type="text/csv"
+    ).json["id"]
+    upload(SessionApi(api, session), b"%PDF-1.7" * 9000, "invoice-1042.pdf")
     source = {"session": session, "seqs": [7]}
     for fact, kind in (
         ("Prefers invoices as PDF", "preference"),
@@ -160,6 +167,8 @@ def furnish(api):
         "session": f"sessions/{session}/",
         "context": f"sessions/{session}/context/",
         "event": f"sessions/{session}/events/3/",
+        "artifacts": "artifacts/",
+        "artifact": f"artifacts/{artifact}/",
         "search": "search/?q=warehouse",
         "search-day": "search/?hours=24",
         "memory": "memory/",
