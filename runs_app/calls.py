@@ -18,11 +18,18 @@ class Moved(NamedTuple):
     limits: list[str]
 
 
-def call_function(name: str, types: str, arguments: Sequence[Any]) -> tuple[Any, ...]:
+def call_function(
+    name: str, types: str, arguments: Sequence[Any], *, columns: str = "*"
+) -> tuple[Any, ...]:
     """Return the one row that the SQL function `name` answers."""
-    placeholders = ", ".join(f"%s::{kind}" for kind in types.split())
+    # What is not given is written out: to adapt a value costs more than the rest.
+    placeholders = ", ".join(
+        f"{'NULL' if value is None else '%s'}::{kind}"
+        for kind, value in zip(types.split(), arguments, strict=True)
+    )
+    given = [value for value in arguments if value is not None]
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT * FROM {name}({placeholders})", arguments)
+        cursor.execute(f"SELECT {columns} FROM {name}({placeholders})", given)
         row: tuple[Any, ...] = cursor.fetchone()
     return row
 

@@ -62,27 +62,27 @@ def claim_steps(reach: Reach, wanted: Wanted) -> list[str]:
     return []
 
 
+CLAIM_TYPES = "uuid text integer float8 uuid text[] text[] text uuid text"
+
+
 def _claim(reach: Reach, wanted: Wanted) -> tuple[list[str], int]:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT claimed::text[], skipped, parents, limits"
-            " FROM agentstate_claim_steps(%s::uuid, %s::text, %s::integer,"
-            " %s::double precision, %s::uuid, %s::text[], %s::text[], %s::text,"
-            " %s::uuid, %s::text)",
-            [
-                reach.project_id,
-                wanted.worker,
-                wanted.max,
-                wanted.lease_s,
-                wanted.run_id,
-                wanted.tools,
-                wanted.agents,
-                reach.actor,
-                reach.session_id,
-                reach.subject,
-            ],
-        )
-        claimed, skipped, parents, limits = cursor.fetchone()
+    claimed, skipped, parents, limits = call_function(
+        "agentstate_claim_steps",
+        CLAIM_TYPES,
+        [
+            reach.project_id,
+            wanted.worker,
+            wanted.max,
+            wanted.lease_s,
+            wanted.run_id,
+            wanted.tools,
+            wanted.agents,
+            reach.actor,
+            reach.session_id,
+            reach.subject,
+        ],
+        columns="claimed::text[], skipped, parents, limits",
+    )
     follow_up(reach.project_id, parents, limits)
     return claimed, skipped
 
