@@ -25,6 +25,7 @@ SUBJECTS = 1000
 QUERIES = 200
 LIMIT = 20
 PAGE = 10_000
+ROUNDING = 1e-3  # of scores up to 2
 
 
 class Timed(NamedTuple):
@@ -128,9 +129,12 @@ def void(value: object) -> None:
 
 def agreement(project_id: UUID, questions: list[str]) -> tuple[float, float]:
     """The share of the exact answers' facts that are found: by vector, and in all."""
+    import numpy as np
+
     from memory_app.embedding.embedders import PACKAGED_MODEL, embed_texts
-    from memory_app.recall.ranking import Filters, Weights, rank
+    from memory_app.recall.ranking import Filters, Weights, mask_of, score_parts
     from memory_app.recall.search import Query, search
+    from memory_app.recall.tokens import query_terms
 
     index = everything(project_id)
     blends = {
@@ -138,17 +142,22 @@ def agreement(project_id: UUID, questions: list[str]) -> tuple[float, float]:
         "hybrid": Weights(neighbour=0, session=0, speaker=0, recency=0),
     }
     shares: dict[str, list[float]] = {mode: [] for mode in blends}
+    filters = Filters(at=time.time())
+    mask = mask_of(index, filters)
     for question in questions:
         vector = embed_texts(PACKAGED_MODEL, [question])[0]
+        terms = query_terms(question)
         for mode, weights in blends.items():
-            filters = Filters(at=time.time())
-            best = rank(
-                index, question, vector, filters, LIMIT * 10, mode=mode, weights=weights
+            parts = score_parts(
+                index, question, terms, vector, mask, filters.at, weights
             )
-            last = best[LIMIT - 1].score
-            right = {index.ids[b.row] for b in best if b.score >= last - 1e-6}
+            exact = np.sum(list(parts.values()), axis=0)
+            last = np.partition(exact, -LIMIT)[-LIMIT]
             hits = search(project_id, Query(question, LIMIT, mode)).hits
-            shares[mode].append(sum(h.fact.id in right for h in hits) / LIMIT)
+            scores = [exact[index.row_of[hit.fact.id]] for hit in hits]
+            # The vectors of the index have half the precision.
+            right = sum(bool(score >= last - ROUNDING) for score in scores)
+            shares[mode].append(right / LIMIT)
     return statistics.mean(shares["vector"]), statistics.mean(shares["hybrid"])
 
 

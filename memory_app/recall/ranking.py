@@ -95,7 +95,7 @@ def rank(
         return []
     weights = weights or MODES[mode]
     terms = query_terms(query, literal=mode == "text")
-    parts = _parts(index, query, terms, vector, mask, filters.at, weights)
+    parts = score_parts(index, query, terms, vector, mask, filters.at, weights)
     if mode == "text":
         mask &= parts["lexical"] > 0
     total = np.zeros(len(index), dtype=np.float32)
@@ -127,7 +127,7 @@ def newest(index: SubjectIndex, filters: Filters, limit: int) -> list[Ranked]:
     ]
 
 
-def _parts(
+def score_parts(
     index: SubjectIndex,
     query: str,
     terms: Mapping[str, float],

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 EXACT_ROWS = 20_000  # fewer than these are compared one by one
 CANDIDATES = 200  # of the vectors, at least
 ALIKE = 50  # facts with one and the same vector
-EF_SEARCH = 200
+EF_SEARCH = 400
 MAX_SCAN_TUPLES = 200_000
 USUAL_LENGTH = 12  # terms of a fact
 COUNTED_AGAIN = 300.0  # seconds, after which a large project's vectors are
@@ -157,15 +157,12 @@ def nearest(
         values = [project_id, *of_subject, *scope.values, limit]
     else:
         # The index gives each vector once, the nearest first; then come the facts that
-        # have it and pass the filters. It goes on until there are enough.
+        # have it and pass the filters. It goes on until there are enough. All of it on
+        # one level: the planner does not see through a subquery that so few are wanted.
+        distance = f"(v.embedding::{kind} <=> {query})"
         statement = f"""
-            SELECT {READ}, 1 - v.distance FROM (
-                SELECT vector_key, embedding::{kind} <=> {query} AS distance
-                FROM agent_memory_embeddings
-                WHERE project_id = %s AND model = '{_quoted(model)}'
-                      AND stands_for_vector
-                ORDER BY embedding::{kind} <=> {query}
-            ) v CROSS JOIN LATERAL (
+            SELECT {READ}, 1 - {distance} FROM agent_memory_embeddings v
+            CROSS JOIN LATERAL (
                 SELECT m.* FROM agent_memory_embeddings e
                 JOIN agent_memory m
                   ON m.project_id = e.project_id AND m.id = e.memory_id
@@ -173,9 +170,12 @@ def nearest(
                       AND e.vector_key = v.vector_key AND e.is_current{about}
                       AND {scope.sql}
                 LIMIT %s
-            ) m LIMIT %s
+            ) m
+            WHERE v.project_id = %s AND v.model = '{_quoted(model)}'
+                  AND v.stands_for_vector
+            ORDER BY {distance} LIMIT %s
         """
-        values = [project_id, project_id, *of_subject, *scope.values, ALIKE, limit]
+        values = [project_id, *of_subject, *scope.values, ALIKE, project_id, limit]
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(
             "SELECT set_config('hnsw.iterative_scan', 'relaxed_order', true),"

@@ -15,10 +15,10 @@ from django.db import connection
 
 from memory_app.recall.index import idf
 
-TAKEN = 400  # facts with one word, or with one combination of words
-ENOUGH = 900  # facts in all
+TAKEN = 250  # facts with one word, or with one combination of words
+ENOUGH = 500  # facts in all
 LOOKED_UP = 6  # of the common words, the rarest
-COMBINATIONS = 16  # of them; each costs a little, also where nothing has it
+COMBINATIONS = 12  # of them; each costs a little, also where nothing has it
 # What is read of a fact along with its id. No term has a space in it.
 READ = "m.id, array_to_string(m.terms, ' '), m.pinned"
 KEYS = "memory_term_keys(m.project_id, m.terms)"
