@@ -195,6 +195,8 @@ def revoke(request: PageRequest, key_id: UUID) -> HttpResponse:
 @project_action(Right.MANAGE)
 def invite(request: PageRequest) -> HttpResponse:
     name = request.POST.get("username", "").strip()
+    if not name:
+        raise FieldError("", "required", "Name the account.")
     user = User.objects.filter(username=name).first()
     if user is None:
         raise FieldError("", "unknown_user", f"There is no account named {name!r}.")

@@ -101,7 +101,13 @@ class DemoPlan(DemoRuns):
     def work_on(self, run_id: str) -> None:
         while claimed := self.claim(run_id, 10):
             for step in claimed:
-                self.finish("complete", step, result=result_of(step))
+                try:
+                    result = result_of(step)
+                except (KeyError, TypeError):  # approved with args of another shape
+                    error = {"code": "bad_args", "message": "These args mean nothing."}
+                    self.finish("fail", step, error=error, retryable=False)
+                else:
+                    self.finish("complete", step, result=result)
 
 
 def result_of(step: Json) -> Json:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import dj_database_url
+from django.templatetags.static import static
 from django.utils.csp import CSP
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -185,11 +186,51 @@ REST_FRAMEWORK = {
     "EXCEPTION_HANDLER": "agentstate.api.errors.problem_response",
     "UNAUTHENTICATED_USER": None,
 }
+UNFOLD = {
+    "SITE_TITLE": "AgentState",
+    "SITE_HEADER": "AgentState",
+    "SITE_FAVICONS": [
+        {
+            "rel": "icon",
+            "type": "image/svg+xml",
+            "href": lambda request: static("img/icon.svg"),
+        }
+    ],
+}
+
 SPECTACULAR_SETTINGS = {
     "TITLE": "AgentState",
     "VERSION": "1",
     "OAS_VERSION": "3.1.0",
-    "DESCRIPTION": "Durable state for AI agents: sessions, events and state.",
+    "DESCRIPTION": (
+        "Durable state for AI agents: sessions with their log and state, artifacts, "
+        "runs worked through step by step, memory, contexts for models."
+    ),
+    # The order in which the page shows them: what one meets first comes first.
+    "TAGS": [
+        {"name": name}
+        for name in (
+            "sessions",
+            "events",
+            "state",
+            "artifacts",
+            "working memory",
+            "runs",
+            "steps",
+            "work",
+            "effects",
+            "limits",
+            "memory",
+            "promotions",
+            "context",
+            "handoffs",
+            "whoami",
+            "project",
+            "keys",
+            "members",
+            "audit",
+        )
+    ],
     "SERVE_INCLUDE_SCHEMA": False,
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "COMPONENT_SPLIT_REQUEST": True,

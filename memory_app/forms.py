@@ -10,7 +10,7 @@ SUBJECT_MAX = 255
 
 
 class MemoryFilters(PageForm):
-    q = forms.CharField(required=False, max_length=SUBJECT_MAX)
+    q = forms.CharField(required=False, max_length=SUBJECT_MAX, label="Find")
     view = forms.ChoiceField(
         required=False, choices=[("", "subjects"), ("review", "review"), ("facts", "f")]
     )
@@ -20,7 +20,7 @@ class SubjectFilters(PageForm):
     """`subject` is kept as it is: spaces at its ends are part of a name."""
 
     subject = forms.CharField(max_length=SUBJECT_MAX, strip=False)
-    q = forms.CharField(required=False, max_length=200)
+    q = forms.CharField(required=False, max_length=200, label="Find")
     kind = forms.ChoiceField(required=False, choices=[("", "any kind"), *Kind.choices])
     status = forms.ChoiceField(
         required=False,

@@ -36,8 +36,8 @@ class RunFilters(PageForm):
     state = StatesField(required=False, choices=RunState.choices)
     agent = forms.CharField(required=False, max_length=200)
     session = forms.CharField(required=False, max_length=64)
-    q = forms.CharField(required=False, max_length=200, label="key or id")
-    label = forms.CharField(required=False, max_length=200, label="label (name:value)")
+    q = forms.CharField(required=False, max_length=200, label="Find")
+    label = forms.CharField(required=False, max_length=200)
     retrying = forms.BooleanField(required=False)
 
     def clean_session(self) -> UUID | None:

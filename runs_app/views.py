@@ -28,7 +28,14 @@ from runs_app.errors import RunNotFound, StepNotFound
 from runs_app.forms import VIEWS, RunFilters
 from runs_app.models import Run, Step, StepWait
 from runs_app.reads import why_run_waits
-from runs_app.steering import BULK_MOST, decide_step, repeat_run, steer_run, steer_runs
+from runs_app.steering import (
+    BULK_MOST,
+    DECISIONS,
+    decide_step,
+    repeat_run,
+    steer_run,
+    steer_runs,
+)
 from runs_app.timeline import decisions_for, timeline_of
 from sessions_app.outline import read_outline
 
@@ -180,16 +187,18 @@ def decide(request: PageRequest, step_id: UUID) -> HttpResponse:
     """Approve, reject, settle or skip a step; `value` is JSON, where one is needed."""
     text = request.POST.get("value", "").strip()
     value = _value(text)
+    decision = request.POST.get("decision", "")
     state = decide_step(
         request.visit.project.id,
         step_id,
-        request.POST.get("decision", ""),
+        decision,
         actor=request.visit.actor,
         reason=read_reason(request),
         value=value,
         has_value=bool(text),
     )
-    messages.success(request, f"The step is {state.replace('_', ' ')}.")
+    said = DECISIONS[decision].replace("_", " ").capitalize()
+    messages.success(request, f"{said}. The step is {state.replace('_', ' ')}.")
     return back(request)
 
 
@@ -199,7 +208,8 @@ def _value(text: str) -> Any:
     try:
         return codec.loads(text)
     except AppError as exc:
-        raise FieldError("", exc.code, f"This is not JSON: {exc.detail}") from exc
+        said = exc.detail.replace("The body", "The text", 1)
+        raise FieldError("", exc.code, said) from exc
 
 
 @project_page(Right.SEE_SESSIONS)

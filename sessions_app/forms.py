@@ -22,7 +22,10 @@ class Span(NamedTuple):
 
 
 class PageForm(forms.Form):
-    """A filter form that is always bound; what is not valid is said, not guessed."""
+    """A filter form that is always bound; what is not valid is said, not guessed.
+
+    A field's label is the word that stands beside it on the page.
+    """
 
     def __init__(self, data: Any) -> None:
         super().__init__(data)
@@ -30,6 +33,15 @@ class PageForm(forms.Form):
 
     def value(self, name: str) -> Any:
         return self.cleaned_data.get(name) or None
+
+    @property
+    def problems(self) -> list[tuple[str, str]]:
+        """What is wrong, each with the label of its field."""
+        return [
+            (str(self[name].label), str(error))
+            for name, found in self.errors.items()
+            for error in found
+        ]
 
     @property
     def is_used(self) -> bool:
@@ -42,7 +54,9 @@ class SpanForm(PageForm):
     day = forms.DateField(
         required=False, widget=forms.DateInput(attrs={"type": "date"})
     )
-    hours = forms.ChoiceField(required=False, choices=[("", "any time"), *HOURS])
+    hours = forms.ChoiceField(
+        required=False, choices=[("", "any time"), *HOURS], label="When"
+    )
 
     def span(self) -> Span | None:
         """The day wins. It runs from midnight to midnight where the reader is, which
@@ -58,14 +72,17 @@ class SpanForm(PageForm):
 
 
 class SessionFilters(SpanForm):
-    q = forms.CharField(required=False, max_length=200, label="title, key or id")
+    hours = forms.ChoiceField(
+        required=False, choices=[("", "any time"), *HOURS], label="Changed"
+    )
+    q = forms.CharField(required=False, max_length=200, label="Find")
     agent = forms.CharField(required=False, max_length=200)
     subject = forms.CharField(required=False, max_length=200)
     status = forms.ChoiceField(
         required=False,
         choices=[("", "any status"), *((s, s) for s in SessionStatus.values)],
     )
-    label = forms.CharField(required=False, max_length=200, label="label (name:value)")
+    label = forms.CharField(required=False, max_length=200)
 
     def clean_label(self) -> str:
         text: str = self.cleaned_data["label"].strip()
@@ -108,12 +125,16 @@ class ArtifactFilters(PageForm):
 class LogFilters(PageForm):
     """What of one session's log is shown. `seq` opens at an event."""
 
-    q = forms.CharField(required=False, max_length=200)
+    q = forms.CharField(required=False, max_length=200, label="Find")
     types = forms.CharField(required=False, max_length=300)
-    seq = forms.IntegerField(required=False, min_value=0, max_value=2**62)
+    seq = forms.IntegerField(
+        required=False, min_value=0, max_value=2**62, label="Event"
+    )
     after = forms.IntegerField(required=False, min_value=-1, max_value=2**62)
     before = forms.IntegerField(required=False, min_value=0, max_value=2**62)
-    at = forms.IntegerField(required=False, min_value=0, max_value=2**62)
+    at = forms.IntegerField(
+        required=False, min_value=0, max_value=2**62, label="After event"
+    )
 
     def number(self, name: str) -> int | None:
         """As `value`, with 0 for 0."""
@@ -127,7 +148,7 @@ class LogFilters(PageForm):
 
 
 class SearchFilters(SpanForm):
-    q = forms.CharField(required=False, max_length=200, label="words in an event")
+    q = forms.CharField(required=False, max_length=200, label="Words")
     agent = forms.CharField(required=False, max_length=200)
     type = forms.CharField(required=False, max_length=100)
     before = forms.CharField(required=False, max_length=500, widget=forms.HiddenInput)

@@ -19,8 +19,8 @@ register.filter("json_tree", json_html.json_tree)
 
 @register.filter
 def visible(value: Any) -> str:
-    """Any text or named thing, with U+0000 shown as its symbol."""
-    return json_html.visible(str(value))
+    """Any text or named thing, with U+0000 shown as its symbol; None as nothing."""
+    return "" if value is None else json_html.visible(str(value))
 
 
 @register.filter

@@ -120,3 +120,20 @@ def test_the_payment_waits_for_approval_and_is_then_paid(demo, http):
     assert run()["steps"][2]["result"]["amount"] == 5
     # And the next one comes to wait.
     assert wait_until(lambda: waiting() and waiting()["run"] != step["run"], SECONDS)
+
+
+def test_args_that_mean_nothing_fail_the_step_not_the_demo(demo, http):
+    def waiting():
+        items = get(http, "approvals")["items"]
+        return items[0]["step"] if items else None
+
+    assert wait_until(waiting, SECONDS)
+    step = waiting()
+    http.post(f"/api/v1/steps/{step['id']}/approve", json={"args": [1]})
+
+    def run():
+        return get(http, f"runs/{step['run']}")
+
+    assert wait_until(lambda: run()["state"] == "failed", SECONDS)
+    assert run()["steps"][2]["error"]["code"] == "bad_args"
+    assert wait_until(lambda: waiting() and waiting()["run"] != step["run"], SECONDS)

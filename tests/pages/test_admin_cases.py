@@ -10,6 +10,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from agentstate.ids import new_id
 from tests.people import append, make_session
 
 
@@ -178,3 +179,13 @@ def test_support_staff_see_memory_only_in_the_admin(api, make_user, project):
         page = client.get(f"/admin/{path}/").content.decode()
         rows = re.findall(r"<tr[^>]*>.*?</tr>", page, re.S)
         assert project.name not in "".join(rows)
+
+
+def test_the_admin_names_the_server_and_has_its_icon(project):
+    from django.contrib.auth.models import User
+
+    client = Client()
+    client.force_login(User.objects.create_superuser(f"s-{new_id()}"))
+    html = client.get("/admin/").content.decode()
+    assert "AgentState</title>" in html.replace("\n", "").replace("  ", "")
+    assert 'rel="icon"' in html and "img/icon.svg" in html
