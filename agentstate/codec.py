@@ -8,6 +8,7 @@ is refused raises FieldError with the JSON path, `events[1].payload.content`.
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from decimal import Decimal, InvalidOperation
 from math import isinf
 from typing import Any
@@ -18,7 +19,15 @@ from simplejson import RawJSON
 
 from agentstate.errors import AppError, FieldError
 
-__all__ = ["MalformedJSON", "RawJSON", "check_depth", "dumps", "json_path", "loads"]
+__all__ = [
+    "MalformedJSON",
+    "RawJSON",
+    "check_depth",
+    "dumps",
+    "inside",
+    "json_path",
+    "loads",
+]
 
 type JSONValue = (
     dict[str, JSONValue] | list[JSONValue] | str | int | Decimal | float | bool | None
@@ -37,6 +46,20 @@ class MalformedJSON(AppError):
     """The body is not JSON."""
 
     code, status = "malformed_json", 400
+
+
+@contextmanager
+def inside(name: str) -> Iterator[None]:
+    """Say of JSON that a field holds as text where it is wrong in the request."""
+    try:
+        yield
+    except MalformedJSON as exc:
+        detail = exc.detail.replace("The body is not JSON", "is not JSON")
+        raise FieldError(name, MalformedJSON.code, detail) from exc
+    except FieldError as exc:
+        dot = "" if exc.path.startswith("[") or not exc.path else "."
+        path = f"{name}{dot}{exc.path}"
+        raise FieldError(path, exc.field_code, exc.field_detail) from exc
 
 
 class Refused:

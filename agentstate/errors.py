@@ -41,6 +41,7 @@ class FieldError(AppError):
 
     def __init__(self, path: str, code: str, detail: str) -> None:
         """`path` is a JSON path such as `events[1].payload.content`."""
+        self.path, self.field_code, self.field_detail = path, code, detail
         super().__init__(
             f"{path}: {detail}" if path else detail,
             errors=[{"path": path, "code": code, "detail": detail}],

@@ -215,7 +215,7 @@ def _given_artifacts(
         return []
     found = artifacts_named(session, names)
     for index, name in enumerate(names):
-        if not any(name in (a.name, str(a.pk)) for a in found):
+        if not any(name == a.name or name.lower() == str(a.pk) for a in found):
             raise FieldError(
                 f"context.artifacts[{index}]",
                 "artifact_not_found",

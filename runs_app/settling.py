@@ -6,10 +6,12 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
+from access_app.models import ApiKey
+from access_app.services import revoke_key
 from agentstate.clock import Now, db_now
 from runs_app.errors import WrongState
-from runs_app.handoffs import get_handoff, give_up
-from runs_app.models import Handoff, HandoffStatus, Run, Step
+from runs_app.handoffs import RESULT, get_handoff, give_up
+from runs_app.models import Handoff, HandoffStatus, Run, Step, StepWait
 from runs_app.services import cancel_run
 from runs_app.states import STEP_ENDED, RunState
 
@@ -82,16 +84,37 @@ def settle_handoffs_of(project_id: UUID, run_id: UUID) -> None:
 
 
 def cancel_orphans(project_id: UUID | None = None) -> int:
-    """Cancel what runs below a run that has failed; return how many."""
-    parents = Run.objects.filter(
-        _same_project, id=OuterRef("parent_run_id"), state=R.FAILED
+    """Cancel what runs below a run that has failed; return how many.
+
+    And what waits for the end of a handoff that was erased with the giving session.
+    """
+    parents = Run.objects.filter(_same_project, id=OuterRef("parent_run_id"))
+    waits = StepWait.objects.filter(
+        _same_project, run_id=OuterRef("id"), kind="signal", name=RESULT
     )
-    found = Run.objects.open_children().filter(Exists(parents))
+    found = Run.objects.open_children().filter(
+        Exists(parents.filter(state=R.FAILED)) | ~Exists(parents) & Exists(waits)
+    )
     if project_id is not None:
         found = found.filter(project_id=project_id)
     found = found.exclude(state=R.CANCELLING)
-    orphans = list(found.order_by("id").values_list("project_id", "id")[:SWEPT])
-    for project, run_id in orphans:
+    fields = ("project_id", "session_id", "id")
+    orphans = list(found.order_by("id").values_list(*fields)[:SWEPT])
+    for project, session_id, run_id in orphans:
+        _revoke_keys_without_handoff(project, session_id, run_id)
         with suppress(WrongState):
             cancel_run(project, run_id, reason="its parent has ended")
     return len(orphans)
+
+
+@transaction.atomic
+def _revoke_keys_without_handoff(
+    project_id: UUID, session_id: UUID, run_id: UUID
+) -> None:
+    """Where there is a handoff, its end revokes the key."""
+    taken = Handoff.objects.filter(project_id=project_id, child_session_id=session_id)
+    if taken.exists():
+        return
+    keys = ApiKey.objects.in_project(project_id)
+    for key in keys.filter(session_id=session_id, run_id=run_id):
+        revoke_key(project_id, key.id, reason="handoff_erased")

@@ -60,6 +60,8 @@ from sessions_app.models import Session
 
 TASK_MAX = 100_000  # characters
 LIST_MAX = 200
+# What is carried of the giving session, to a key that may read it.
+FROM_SESSION = {"events", "last_events", "state_keys", "working_memory", "artifacts"}
 
 
 def seq_list(**options: Any) -> serializers.ListField:
@@ -259,7 +261,7 @@ class RunHandoffsView(RunCallView):
         context = plain(body.get("context", {}))
         if "facts" in context or "recall" in context:
             self.caller.require_scope(MEMORY_READ)
-        if "artifacts" in context:
+        if FROM_SESSION & context.keys():
             self.caller.require_scope(SESSIONS_READ)
         budget = context.get("budget_tokens")
         if budget is not None:

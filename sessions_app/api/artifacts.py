@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.conf import settings
+from django.core.exceptions import SuspiciousOperation
 from django.core.files.uploadhandler import TemporaryFileUploadHandler
 from django.db import transaction
 from django.http import HttpRequest, HttpResponseBase, UnreadablePostError
@@ -53,6 +54,14 @@ from sessions_app.errors import ArtifactNotFound, SessionClosed, StorageUnavaila
 from sessions_app.log import iso
 from sessions_app.models import Artifact
 
+# What Django raises for a form: broken, of too many parts, in no encoding there is.
+UNREADABLE_FORM = (
+    UnreadablePostError,
+    MultiPartParserError,
+    SuspiciousOperation,
+    LookupError,
+    ValueError,
+)
 # In the environment of a request that only asks whether it may upload so many bytes.
 ASKED_ENVIRON = "agentstate.upload_bytes"
 MULTIPART = "multipart/form-data"
@@ -268,7 +277,7 @@ def _sent(http: HttpRequest) -> Iterator[Sent]:
         # Django, which ends where the body does.
         source if seekable and seekable() else http,
         declared_length(http),
-        parse_header_parameters(named)[1].get("filename", "") if named else "",
+        _file_name(named) if named else "",
         media_type,
     )
 
@@ -280,7 +289,7 @@ def _form_file(http: HttpRequest) -> Iterator[Sent]:
     http.upload_handlers = [TemporaryFileUploadHandler(http)]
     try:
         files = [file for _, each in http.FILES.lists() for file in each]
-    except (UnreadablePostError, MultiPartParserError) as exc:
+    except UNREADABLE_FORM as exc:
         raise FieldError("file", "bad_form", "the form cannot be read") from exc
     try:
         if len(files) != 1:
@@ -293,10 +302,27 @@ def _form_file(http: HttpRequest) -> Iterator[Sent]:
             each.close()
 
 
-def _new_artifact(params: dict[str, Any], sent: Sent) -> NewArtifact:
-    metadata: Any = codec.loads(params["metadata"]) if "metadata" in params else {}
+def _file_name(disposition: str) -> str:
+    """The name in a Content-Disposition, whose `filename*` may claim any encoding."""
+    try:
+        name = parse_header_parameters(disposition)[1].get("filename", "")
+        name.encode()
+    except (LookupError, ValueError) as exc:
+        detail = "the name in Content-Disposition cannot be read"
+        raise FieldError("name", "bad_name", detail) from exc
+    return name
+
+
+def _metadata(text: str) -> dict[str, Any]:
+    with codec.inside("metadata"):
+        metadata = codec.loads(text)
     if not isinstance(metadata, dict):
         raise FieldError("metadata", "not_an_object", "must be a JSON object")
+    return metadata
+
+
+def _new_artifact(params: dict[str, Any], sent: Sent) -> NewArtifact:
+    metadata = _metadata(params["metadata"]) if "metadata" in params else {}
     name = params.get("name") or sent.name
     if not name:
         raise FieldError("name", "required", "is required")

@@ -22,7 +22,7 @@ OCTETS = "application/octet-stream"
 # A type, and parameters such as charset=utf-8: printable characters alone.
 MEDIA_TYPE = re.compile(
     r"[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}"
-    r"(?:\s*;\s*[A-Za-z0-9!#$&^_.+-]+=[\x20-\x7e]+)?\Z"
+    r"(?:[ \t]*;[ \t]*(?:[A-Za-z0-9!#$&^_.+-]+=[\x20-\x7e]+)?)?\Z"
 )
 SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 # Control characters, and those that turn the direction of what is shown after them.

@@ -19,7 +19,7 @@ from django.http.response import HttpResponseNotModified
 from django.utils.http import content_disposition_header
 
 from agentstate.metrics import ARTIFACT_BYTES
-from sessions_app.artifacts.content import OCTETS
+from sessions_app.artifacts.content import MEDIA_TYPE, OCTETS
 from sessions_app.artifacts.store import ObjectName, configured_store, reaching
 from sessions_app.errors import (
     ArtifactNotFound,
@@ -98,7 +98,8 @@ def _with_headers[R: HttpResponseBase](response: R, artifact: Artifact, tag: str
 def safe_type(media_type: str) -> str:
     """Return the type to give out: what could run in a browser becomes octets."""
     kind = media_type.partition(";")[0].strip()
-    return media_type if INERT.match(kind) else OCTETS
+    is_given_out = INERT.match(kind) and MEDIA_TYPE.match(media_type)
+    return media_type if is_given_out else OCTETS
 
 
 def disposition(artifact: Artifact) -> str:

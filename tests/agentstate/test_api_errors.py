@@ -18,6 +18,7 @@ from agentstate.api import errors
 from agentstate.api.errors import describe, flat_errors
 from agentstate.api.parsers import IncompleteBody, read_body
 from agentstate.errors import AppError, FieldError
+from agentstate.wsgi import application
 
 URL = "/api/v1/project"
 
@@ -61,6 +62,23 @@ def test_another_content_type_is_415(api, content_type):
 def test_json_by_any_spelling_is_read(api, content_type):
     answer = api.patch(URL, data=b'{"settings": {}}', content_type=content_type)
     assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    ["; charset*=foo''x", "; charset*=idna''%ff", "; a=" + "b" * 11_000, "x" * 11_000],
+)
+def test_a_content_type_that_cannot_be_read_is_no_server_error(api, parameters):
+    environ = RequestFactory()._base_environ(
+        PATH_INFO=URL,
+        CONTENT_TYPE=f"application/json{parameters}",
+        HTTP_AUTHORIZATION=f"Bearer {api.key}",
+    )
+    statuses = []
+    response = application(environ, lambda status, headers: statuses.append(status))
+    body = b"".join(response)
+    response.close()
+    assert statuses == ["200 OK"], body
 
 
 def test_an_accept_header_of_any_kind_gets_json(api):

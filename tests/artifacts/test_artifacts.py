@@ -1,7 +1,7 @@
 """Artifacts over the API: up, listed, down in parts, deleted, and who may."""
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from sessions_app.artifacts.blobs import remove_strays
@@ -153,6 +153,76 @@ def test_the_name_may_stand_in_a_header(api, session):
     assert answer.json["media_type"] == "application/octet-stream"
     nameless = api.request("POST", f"{session.url}/artifacts", data=b"x")
     assert error_of(nameless) == (422, "invalid", "name")
+
+
+@pytest.mark.parametrize(
+    "claimed",
+    [
+        "foo''a",
+        "idna''xn--a",
+        "utf-7''%2B2AA-",
+        "unicode_escape''%5Cud800",
+        "x" * 11000,
+    ],
+)
+def test_a_name_in_no_encoding_there_is_is_refused(api, session, claimed):
+    named = {"Content-Disposition": f"attachment; filename*={claimed}"}
+    answer = api.request("POST", f"{session.url}/artifacts", data=b"x", headers=named)
+    assert error_of(answer) == (422, "invalid", "name")
+
+
+@pytest.mark.parametrize("parts", [(150, "; filename=a"), (1500, "")])
+def test_a_form_of_too_many_parts_is_refused(api, session, parts):
+    count, more = parts
+    part = f'--X\r\nContent-Disposition: form-data; name="a"{more}\r\n\r\nx\r\n'
+    answer = api.request(
+        "POST",
+        f"{session.url}/artifacts",
+        data=(part * count + "--X--\r\n").encode(),
+        content_type="multipart/form-data; boundary=X",
+    )
+    assert error_of(answer) == (422, "invalid", "file")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "code", "path"),
+    [
+        ("{", "malformed_json", "metadata"),
+        ('{"a": NaN}', "non_finite", "metadata.a"),
+        ("[NaN]", "non_finite", "metadata[0]"),
+        ('{"a": {"b": "\\ud800"}}', "lone_surrogate", "metadata.a.b"),
+    ],
+)
+def test_what_is_wrong_in_metadata_is_told_with_its_path(session, metadata, code, path):
+    answer = upload(session, b"x", params={"metadata": metadata})
+    assert error_of(answer) == (422, "invalid", path)
+    assert answer.json["errors"][0]["code"] == code
+    assert listed(session) == []
+
+
+@pytest.mark.parametrize("space", ["\n", "\r\n", "\x1c", "\x0b", "\u2003", "\x85"])
+def test_a_media_type_is_one_line_of_printable_characters(session, space):
+    for media_type in (f"text/plain{space};a=b", f"text/plain;{space}a=b"):
+        answer = upload(session, b"x", params={"media_type": media_type})
+        assert error_of(answer) == (422, "invalid", "media_type")
+
+
+@pytest.mark.parametrize("media_type", ["text/plain;", "text/plain; charset=utf-8"])
+def test_a_media_type_comes_back_as_it_was_sent(api, session, media_type):
+    artifact = stored(session, b"x", params={"media_type": media_type})
+    assert artifact["media_type"] == media_type
+    assert content(api, artifact).headers["Content-Type"] == media_type
+
+
+def test_a_media_type_that_was_let_in_once_keeps_no_file_from_its_readers(api, session):
+    artifact = stored(session, b"x")
+    rows = Artifact.objects.filter(id=artifact["id"])
+    with transaction.atomic():
+        rows.update(media_type="text/plain\n;a=b")
+        answer = content(api, artifact)
+        transaction.set_rollback(True)
+    assert (answer.status_code, answer.content) == (200, b"x")
+    assert answer.headers["Content-Type"] == "application/octet-stream"
 
 
 @pytest.mark.parametrize(

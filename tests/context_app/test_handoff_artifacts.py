@@ -56,3 +56,9 @@ def test_what_is_not_there_is_not_handed_over(triage, api):
     refused = triage.api.post(f"{RUNS}/{triage.run}/handoffs", body)
     assert error_of(refused) == (422, "invalid", "context.artifacts[1]")
     assert triage.get()["last_seq"] == before
+
+
+def test_an_artifact_may_be_named_in_capital_letters(triage):
+    artifact = stored(triage, b"x", "a.txt")
+    made = offer(triage, context={"artifacts": [artifact["id"].upper()]})
+    assert [each["name"] for each in accept(made)["bundle"]["artifacts"]] == ["a.txt"]

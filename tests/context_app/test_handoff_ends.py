@@ -1,10 +1,14 @@
 """How handoffs end, on whichever side something ends first."""
 
+from uuid import UUID
+
 import pytest
 
+from access_app.models import ApiKey
 from runs_app.services import move_step
 from runs_app.settling import cancel_orphans, settle_handoffs
 from sessions_app.models import Session
+from sessions_app.projection import differences_of
 from tests.context_app.handoffs import (
     HANDOFFS,
     RUNS,
@@ -100,6 +104,26 @@ def test_the_sweep_finds_children_of_failed_runs(api):
     assert cancel_orphans(project_of(session)) == 1
     assert run_state(session, below) == "cancelled"
     assert cancel_orphans(project_of(session)) == 0
+
+
+def test_a_child_whose_giver_is_erased_is_cancelled_and_its_key_ends(triage):
+    made, other = offer(triage), offer(triage)
+    accept(made)
+    project = project_of(triage)
+    beside = make_session(triage.api)
+    below = make_run(beside, parent_run=triage.run)
+    deep = make_own(made)
+    deep.run = made["child_run"]
+    deeper = offer(deep)
+    assert triage.api.delete(triage.url).status_code == 204
+    while cancel_orphans(project) + settle_handoffs(project):
+        pass
+    for handed in (made, other, deeper):
+        assert run_state(triage, handed["child_run"]) == "cancelled"
+        key = ApiKey.objects.get(session_id=handed["child_session"])
+        assert key.is_revoked
+    assert run_state(triage, below) == "queued"  # nobody was to wait for it
+    assert list(differences_of(project, UUID(made["child_session"]))) == []
 
 
 def test_a_child_that_fails_fails_the_step_that_waits(triage):

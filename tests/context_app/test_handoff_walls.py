@@ -251,3 +251,24 @@ def test_a_bound_key_puts_no_run_below_one_that_it_does_not_see(triage, make_key
         422,
         "parent_run",
     )
+
+
+@pytest.mark.parametrize(
+    "carried",
+    [
+        {"events": [1]},
+        {"last_events": 5},
+        {"state_keys": ["a"]},
+        {"working_memory": ["a"]},
+        {"artifacts": ["a"]},
+    ],
+)
+def test_who_cannot_read_a_session_hands_nothing_of_it_on(triage, make_key, carried):
+    key = Api(make_key(["runs:read", "runs:write", "runs:work"]))
+    url = f"{RUNS}/{triage.run}/handoffs"
+    body = {"agent": "b", "task": "t", "context": carried}
+    answer = key.post(url, body)
+    assert (answer.status_code, answer.json["code"]) == (403, "missing_scope")
+    assert answer.json["scope"] == "sessions:read"
+    body = {"agent": "b", "task": "t", "context": {"inline": "all that I know"}}
+    assert key.post(url, body).status_code == 201
