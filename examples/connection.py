@@ -36,6 +36,9 @@ def manage(*arguments: str) -> str:
         [sys.executable, str(ROOT / "manage.py"), *arguments],
         stdout=subprocess.PIPE,
         text=True,
-        check=True,
     )
+    if done.returncode:  # it has said why
+        raise SystemExit(
+            "No key: set AGENTSTATE_URL and AGENTSTATE_API_KEY, or see above"
+        )
     return done.stdout

@@ -29,7 +29,7 @@ def build_worker(client: AsyncClient) -> AsyncWorker:
     async def read_page(ctx: AsyncContext) -> Any:
         await ctx.sleep(0.2)  # stands for a slow page
         done = await AsyncWorkingMemory(ctx.run_id, ctx.client).increment("read")
-        print(f"  {done:>2} of {PAGES} read")
+        print(f"  page {ctx.args['page']:>2}: {done} of {PAGES} read")
         return {"page": ctx.args["page"], "words": 100 + ctx.args["page"]}
 
     @worker.tool("sum_up", effect="none")

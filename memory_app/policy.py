@@ -30,7 +30,8 @@ class Policy:
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> "Policy":
-        """Read a project's settings. What is not understood is left at its default."""
+        """Read a project's settings. What is not understood is left at its default;
+        a choice that is none of CHOICES waits for review, since it was meant to."""
         given = settings.get("memory")
         if not isinstance(given, dict):
             return cls()
@@ -65,4 +66,4 @@ def policy_of(project_id: UUID) -> Policy:
 def _choices(given: Any) -> dict[str, str]:
     if not isinstance(given, dict):
         return {}
-    return {k: v for k, v in given.items() if v in CHOICES}
+    return {k: v if v in CHOICES else REVIEW for k, v in given.items()}

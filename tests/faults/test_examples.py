@@ -63,3 +63,19 @@ def test_one_command_makes_its_own_key(server, name):
     )
     assert done.returncode == 0, done.stderr
     assert "succeeded" in done.stdout
+
+
+def test_without_a_server_an_example_says_what_to_do(tmp_path):
+    none = ("AGENTSTATE_URL", "AGENTSTATE_API_KEY", "DATABASE_URL", "REDIS_URL")
+    env = {name: value for name, value in os.environ.items() if name not in none}
+    ended = subprocess.run(
+        [sys.executable, "-m", "examples.fan_out"],
+        env=env | {"AGENTSTATE_DATA_DIR": str(tmp_path)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 1
+    assert "`make run`" in ended.stderr and "AGENTSTATE_API_KEY" in ended.stderr
+    assert "Traceback" not in ended.stderr

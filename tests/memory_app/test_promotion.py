@@ -2,12 +2,15 @@
 
 import json
 from datetime import timedelta
+from io import StringIO
 
 import pytest
+from django.core.management import CommandError, call_command
 
 from access_app.services import update_project
 from agentstate.clock import db_now
 from memory_app.models import Fact, Promotion
+from memory_app.policy import Policy
 from memory_app.promotion import services
 from memory_app.promotion.reading import Utterance
 from memory_app.promotion.services import run_due_promotions, run_promotion
@@ -232,6 +235,27 @@ def test_a_dry_run_shows_and_keeps_nothing(api):
     assert asked.status_code == 202
     run_promotion(asked.json["id"])
     assert texts(facts(api)) == ["Prefers tea"]
+
+
+def test_list_candidates_says_which_line_it_cannot_read(tmp_path):
+    out, path = StringIO(), tmp_path / "said.jsonl"
+    told = {"role": "user", "content": "Remember that\u2028I live in Oslo."}
+    good = json.dumps({"id": "a", "messages": [told]}, ensure_ascii=False)
+    path.write_text(f"{good}\n\n", encoding="utf-8")
+    call_command("list_candidates", str(path), stdout=out)
+    assert "1 facts" in out.getvalue()
+    for bad in ("{broken", "[]", '{"id": "b"}', '{"id": "b", "messages": [1]}'):
+        path.write_text(f"{good}\n{bad}\n", encoding="utf-8")
+        with pytest.raises(CommandError, match="^line 2: "):
+            call_command("list_candidates", str(path), stdout=out)
+
+
+def test_a_choice_that_is_none_lets_nothing_in_unseen(api, project):
+    settings = {"memory": {"remember": {"agent": "reveiw"}, "promote": {"user": 1}}}
+    update_project(project.id, settings=settings)
+    fact = remember(api, "Likes tea", source={"kind": "agent"})
+    assert fact["status"] == "proposed"
+    assert Policy.of(settings).promote == {"user": "review", "agent": "review"}
 
 
 def test_the_policy_says_what_is_live(api, project):

@@ -46,15 +46,29 @@ class Command(BaseCommand):
 
 def candidates_of(path: Path, extractor: str) -> Iterator[tuple[str, Candidate]]:
     """Yield the candidates of each transcript; a seq is the message's place from 0."""
-    for line in path.read_text().splitlines():
-        transcript = json.loads(line)
-        said = [
-            Utterance(seq, ROLES[m["role"]], text_of(m.get("content")), EPOCH)
-            for seq, m in enumerate(transcript["messages"])
-            if m["role"] in ROLES and text_of(m.get("content")).strip()
-        ]
-        for candidate in EXTRACTORS[extractor](said, Policy()).candidates:
-            yield transcript["id"], candidate
+    # Not splitlines: a text may hold U+2028, which ends no line of JSON lines.
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                name, said = _read(line)
+            except (ValueError, KeyError, TypeError, AttributeError) as exc:
+                raise CommandError(
+                    f'line {number}: no JSON of {{"id", "messages": [{{"role", '
+                    f'"content"}}]}}: {exc!r}'
+                ) from exc
+            for candidate in EXTRACTORS[extractor](said, Policy()).candidates:
+                yield name, candidate
+
+
+def _read(line: str) -> tuple[str, list[Utterance]]:
+    transcript = json.loads(line)
+    return transcript["id"], [
+        Utterance(seq, ROLES[m["role"]], text_of(m.get("content")), EPOCH)
+        for seq, m in enumerate(transcript["messages"])
+        if m["role"] in ROLES and text_of(m.get("content")).strip()
+    ]
 
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
