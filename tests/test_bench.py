@@ -11,6 +11,7 @@ from bench.stack import Stack
 from bench.steps import StepBench
 from runs_app.models import Step
 from sessions_app.models import Session
+from sessions_app.projection import differences_of
 from tests.server import Server
 
 
@@ -60,6 +61,8 @@ def test_every_step_life_that_is_counted_is_a_step_done(
     assert done.count() == sum(counts)
     assert steps.pgbench_lives(1, 1) > 0
     assert done.count() > sum(counts)
+    for session in Session.objects.filter(project_id=project.id):
+        assert list(differences_of(project.id, session.pk)) == []
 
 
 def test_quantiles_are_milliseconds_of_the_sorted_times() -> None:

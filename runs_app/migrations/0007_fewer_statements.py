@@ -439,11 +439,12 @@ BEGIN
     parents := '{}';
     limits := '{}';
     IF v_number > 1 THEN
-        -- In the order of sessions, so that two batches never wait for each other.
+        -- In the order in which heartbeats lock leases, so that no two calls ever wait
+        -- for each other.
         v_order := ARRAY(
             SELECT u.at FROM unnest(p_steps) WITH ORDINALITY AS u(step, at)
               JOIN agent_steps st ON st.id = u.step AND st.project_id = p_project
-             ORDER BY st.session_id, st.run_id, u.at);
+             ORDER BY st.session_id, st.run_id, st.id);
     END IF;
     FOREACH v_at IN ARRAY v_order LOOP
         SELECT * INTO s FROM agent_steps st

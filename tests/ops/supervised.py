@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -138,7 +139,8 @@ class Supervised:
         """SIGKILL to each process, the databases included, as a power cut would."""
         self.remember_tree()
         for process in self.tree:
-            process.kill()
+            with suppress(psutil.NoSuchProcess):  # its parent is gone already
+                process.kill()
         assert self.process is not None
         self.process.wait()
         psutil.wait_procs(self.tree, 10)
