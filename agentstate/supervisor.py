@@ -28,7 +28,13 @@ from django.conf import settings
 from django.db import OperationalError, connection
 
 from agentstate.backoff import exponential
-from agentstate.embedded import EmbeddedServices, Postgres, Valkey, prepare_folder
+from agentstate.embedded import (
+    EmbeddedServices,
+    Postgres,
+    Valkey,
+    load_secrets,
+    prepare_folder,
+)
 from agentstate.preparation import (
     WayIn,
     collect_static,
@@ -132,6 +138,7 @@ class Supervisor:
             self._listener() as listener,
             self._services() as services,
         ):
+            self._keep_secret_key()
             way_in = self._prepare()
             try:
                 if self.stopping.is_set():
@@ -147,6 +154,13 @@ class Supervisor:
                     self._look_after(services)
             finally:
                 self._stop_children()
+
+    def _keep_secret_key(self) -> None:
+        """Use what the other processes will read: at the first start the settings were
+        read before there was a secret, and have one that ends with this process."""
+        if not settings.SECRET_KEY_IS_KEPT:
+            settings.SECRET_KEY = load_secrets(self.data_dir)["secret_key"]
+            settings.SECRET_KEY_IS_KEPT = True
 
     def _prepare(self) -> WayIn:
         metrics = self.data_dir / "metrics"

@@ -41,6 +41,12 @@ def test_the_demo_agent_is_started_works_and_resumes(supervise):
     served.kill_everything()
     served.start()
     assert wait_until(lambda: turns_done(served, key) > before, SECONDS)
+    with served.client(key) as http:
+        names = [made["name"] for made in get(http, "keys")["items"]]
+        assert names.count("demo agent") == 1, "the same key as before"
+        [told] = get(http, "sessions", q="A leaking kettle")["items"]
+        events = get(http, f"sessions/{told['id']}/events", types="message.user")
+        assert len(events["items"]) == 1, "and nothing is said twice"
 
 
 @pytest.fixture
