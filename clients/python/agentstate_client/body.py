@@ -20,6 +20,8 @@ class Body:
     """A file to send. `sha256` is that of the bytes last sent whole."""
 
     def __init__(self, source: Source) -> None:
+        if isinstance(source, io.TextIOBase):
+            raise TypeError("Open the file in binary mode: what is sent are bytes")
         self.name = _name_of(source)
         self.sha256 = ""
         self._file, self._is_ours = _opened(source)

@@ -28,6 +28,11 @@ class Exchange(Generic[T]):
         self.call = call
         self.attempts = connection.attempts()
         self._timeout = connection.timeout
+        try:
+            check_headers(call)
+        except ValueError:
+            self.done()
+            raise
 
     def options(self, *, is_async: bool = False) -> dict[str, Any]:
         """Return the arguments of httpx's `request` for the next try."""
@@ -89,6 +94,15 @@ class Exchange(Generic[T]):
             code="unreachable",
             idempotency_key=self.call.idempotency_key,
         )
+
+
+def check_headers(call: Call[Any]) -> None:
+    """Raise ValueError for what no header can hold: else it looks like a cut line."""
+    for name, value in call.headers.items():
+        if not (value.isascii() and value.isprintable()):
+            raise ValueError(
+                f"{value!r} cannot be sent as {name}: printable ASCII characters only"
+            )
 
 
 def refusal(

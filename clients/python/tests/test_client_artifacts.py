@@ -61,6 +61,41 @@ def test_from_a_pipe(client, session):
     assert stored.sha256 == hashlib.sha256(DATA).hexdigest()
 
 
+@pytest.mark.parametrize(
+    ("name", "media_type"),
+    [
+        ("a.csv", "text/csv"),
+        ("a.csv.gz", "application/gzip"),
+        ("a.tar.gz", "application/gzip"),
+        ("a.tar.bz2", "application/x-bzip2"),
+        ("a.tar.xz", "application/x-xz"),
+        ("a.unknown", "application/octet-stream"),
+    ],
+)
+def test_a_type_that_is_not_given_is_that_of_the_bytes(
+    client, session, name, media_type
+):
+    assert client.artifacts.upload(session.id, b"x", name=name).media_type == media_type
+
+
+def test_a_type_of_any_kind_is_kept_or_refused(client, session):
+    form = "multipart/form-data; boundary=x"
+    stored = client.artifacts.upload(session.id, b"x", name="a", media_type=form)
+    assert (stored.media_type, client.artifacts.read(stored.id)) == (form, b"x")
+    for media_type in ("a/b\nX: y", "é/b"):
+        with pytest.raises(ValidationError) as refused:
+            client.artifacts.upload(session.id, b"x", name="a", media_type=media_type)
+        assert refused.value.errors[0]["path"] == "media_type"
+
+
+@pytest.mark.parametrize("option", ["idempotency_key", "lock_token"])
+@pytest.mark.parametrize("value", ["a\nb", "é"])
+def test_what_no_header_holds_is_no_lost_connection(client, session, option, value):
+    with pytest.raises(ValueError, match="printable ASCII"):
+        client.artifacts.upload(session.id, b"x", name="a", **{option: value})
+    assert client.artifacts.list(session.id).items == []
+
+
 def test_lists_links_and_deletion(client, session):
     for number in range(3):
         client.artifacts.upload(session.id, b"%d" % number, name="n.txt")
@@ -111,6 +146,8 @@ def test_a_download_that_fails_leaves_no_file(kind, proxy, key, artifact, tmp_pa
 def test_what_is_refused(client, session, tmp_path):
     with pytest.raises(ValueError, match="a name"):
         client.artifacts.upload(session.id, DATA)
+    with pytest.raises(TypeError, match="binary mode"):
+        client.artifacts.upload(session.id, io.StringIO("text"), name="a")
     with pytest.raises(ValidationError) as refused:
         client.artifacts.upload(session.id, DATA, name="a/b")
     assert refused.value.errors[0]["path"] == "name"

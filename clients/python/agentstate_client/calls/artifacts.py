@@ -28,6 +28,12 @@ from agentstate_client.files import Artifact, ArtifactLink
 from agentstate_client.models import Page
 
 OCTETS = "application/octet-stream"
+# What a compressed file is, whatever is in it.
+COMPRESSED = {
+    "gzip": "application/gzip",
+    "bzip2": "application/x-bzip2",
+    "xz": "application/x-xz",
+}
 
 
 def upload(
@@ -54,11 +60,12 @@ def upload(
     key = idempotency_key or str(uuid.uuid4())
     headers = {
         "Idempotency-Key": key,
-        "Content-Type": media_type or mimetypes.guess_type(name)[0] or OCTETS,
+        "Content-Type": OCTETS,
         "Content-Length": str(body.size),
         LOCK_TOKEN: lock_token,
     }
-    params = {"name": name}
+    # Not as the header: a form's type there would have the server look for a form.
+    params = {"name": name, "media_type": media_type or _guessed(name)}
     if metadata is not None:
         params["metadata"] = json.dumps(metadata)
 
@@ -79,6 +86,13 @@ def upload(
         body,
         key,
     )
+
+
+def _guessed(name: str) -> str:
+    media_type, compression = mimetypes.guess_type(name)
+    if compression is not None:
+        return COMPRESSED.get(compression, OCTETS)
+    return media_type or OCTETS
 
 
 def download(artifact_id: str, target: Target) -> Fetch:
