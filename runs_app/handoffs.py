@@ -43,6 +43,7 @@ from runs_app.services import (
 )
 from sessions_app.append import NewEvent, append_events
 from sessions_app.artifacts.services import artifacts_named, copy_artifacts
+from sessions_app.errors import PayloadTooLarge
 from sessions_app.log import iso, read_log
 from sessions_app.models import Session
 from sessions_app.services import SessionFields, create_session, get_session
@@ -243,20 +244,28 @@ def _offered(handoff: Handoff, offer: Offer) -> dict[str, Any]:
 
 
 def _append(handoff: Handoff, event: str, actor: str, told: dict[str, Any]) -> int:
-    result = append_events(
-        handoff.project_id,
-        handoff.session_id,
-        [
-            NewEvent(
-                f"handoff.{event}",
-                {"handoff": str(handoff.id), "at": iso(db_now()), **told},
-                run_id=handoff.run_id,
-            )
-        ],
-        actor=actor,
-        by_server=True,
+    new = NewEvent(
+        f"handoff.{event}",
+        {"handoff": str(handoff.id), "at": iso(db_now()), **told},
+        run_id=handoff.run_id,
     )
+    try:
+        result = append_events(
+            handoff.project_id, handoff.session_id, [new], actor=actor, by_server=True
+        )
+    except PayloadTooLarge as exc:
+        raise _too_large(exc, event) from exc
     return result.last_seq
+
+
+def _too_large(exc: PayloadTooLarge, event: str) -> PayloadTooLarge:
+    """Say which field of the call it was that made the event too large."""
+    path = {"offered": "context.inline", "completed": "data"}.get(event, "context")
+    [error] = exc.extra["errors"]
+    return PayloadTooLarge(
+        f"{path}: too much for a handoff. Store an artifact, and hand that on.",
+        **exc.extra | {"errors": [error | {"path": path}]},
+    )
 
 
 def get_handoff(project_id: UUID, handoff_id: UUID, *, lock: bool = False) -> Handoff:

@@ -6,6 +6,7 @@ bytes go with the last artifact that holds them, after the commit.
 """
 
 import codecs
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 from uuid import UUID
@@ -21,6 +22,9 @@ from sessions_app.querysets import ArtifactQuerySet
 
 REASON = "forgotten"
 LOOKED_INTO_BYTES = 64 * 1024 * 1024  # of one file; all of it would take too long
+# Most programs that write JSON spell "Müller" with one of these.
+ESCAPE = re.compile(r'\\(?:u([0-9a-fA-F]{4})|([nrt"/\\]))')
+SPELLED = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "/": "/", "\\": "\\"}
 OVERLAP = 2000  # characters: what is looked for may lie across two parts
 
 
@@ -84,9 +88,21 @@ def _text_holds(artifact: Artifact, needles: Needles) -> bool | None:
     if artifact.size > LOOKED_INTO_BYTES:
         return None
     try:
-        return any(needles.are_in(text) for text in _texts(artifact))
+        return any(_are_in(text, needles) for text in _texts(artifact))
     except (UnicodeDecodeError, StorageUnavailable, ContentMissing):
         return None
+
+
+def _are_in(text: str, needles: Needles) -> bool:
+    """Whether a needle is in the text, or in what it spells if it is JSON or code."""
+    if needles.are_in(text):
+        return True
+    return ESCAPE.search(text) is not None and needles.are_in(_unescaped(text))
+
+
+def _unescaped(text: str) -> str:
+    spelled = ESCAPE.sub(lambda e: chr(int(e[1], 16)) if e[1] else SPELLED[e[2]], text)
+    return spelled.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _texts(artifact: Artifact) -> Iterator[str]:

@@ -425,3 +425,16 @@ def test_another_project_sees_no_handoff(triage, other_api):
     made = offer(triage)
     assert other_api.get(f"{HANDOFFS}/{made['id']}").status_code == 404
     assert move(other_api, made, "accept", by="x").status_code == 404
+
+
+def test_what_is_too_much_for_a_handoff_is_told_by_its_field(triage, settings):
+    settings.EVENT_PAYLOAD_MAX_BYTES = 5000
+    much = "x" * 5000
+    body = {"agent": "b", "task": "t", "context": {"inline": much}}
+    answer = triage.api.post(f"{RUNS}/{triage.run}/handoffs", body)
+    assert error_of(answer) == (413, "payload_too_large", "context.inline")
+    made = offer(triage)
+    accept(made)
+    answer = move(child(made), made, "result", summary="s", data=much)
+    assert error_of(answer) == (413, "payload_too_large", "data")
+    assert step_of(triage, made)["state"] == "waiting"

@@ -156,6 +156,26 @@ def test_lm_10_everywhere_means_the_log_and_all_made_from_it(api, project, redis
     check_replay(project, session)
 
 
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        r'{"to": "Andr\u00e9e Qu\u00ednn"}',
+        r'{"to": "Andr\u00E9e\nQu\u00CDnn"}',
+        r'"x\\\u0041ndr\u00e9e Qu\u00ednn, \ud83d\ude00 \ud800"',
+        r'"' + "y" * (256 * 1024 - 6) + r' Andr\u00e9e Qu\u00ednn"',
+    ],
+)
+def test_a_file_is_searched_for_what_it_spells(api, project, spelled):
+    session = open_session(api)
+    gone = upload_file(api, session, spelled.encode(), "a.json")
+    kept = upload_file(api, session, rb'{"to": "Andr\u00e9 \n \u00"}', "b.json")
+    fact = remember(api, "The name is Andrée Quínn")
+    forget(api, fact["id"], scope="everywhere")
+    assert api.get(f"/api/v1/artifacts/{gone}").status_code == 404
+    assert api.get(f"/api/v1/artifacts/{kept}").status_code == 200
+    check_replay(project, session)
+
+
 def test_lm_10_a_store_that_fails_is_named(api, project, monkeypatch):
     from memory_app.forgetting import elsewhere
 
