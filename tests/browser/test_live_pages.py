@@ -131,6 +131,30 @@ def test_the_slider_shows_what_the_api_replays(api, open_page):
     assert str(10**30) in page.text_content("#past .json")
 
 
+def test_a_slider_that_is_dragged_ends_where_it_was_let_go(api, open_page):
+    session = make_session(api)
+    append(api, session, 6)
+    page, errors = open_page(f"sessions/{session}/"), []
+    page.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
+    page.eval_on_selector(
+        "#at",
+        """e => { for (const seq of [5, 4, 3, 2]) {
+            e.value = seq; e.dispatchEvent(new Event('change')); } }""",
+    )
+    page.wait_for_selector('#past [data-at-seq="2"]')
+    assert errors == [], "and no request was given up on the way"
+
+
+def test_names_of_agents_stay_whole_on_a_phone(api, open_page):
+    body = {"session_key": "w", "agent": "warehouse", "steps": [{"tool": "x"}]}
+    api.post("/api/v1/runs", body)
+    make_session(api, key="v", agent="warehouse")
+    for path in ("runs/", "sessions/"):
+        page = open_page(path, viewport={"width": 375, "height": 740})
+        name = page.locator("td bdi", has_text="warehouse").first
+        assert name.evaluate("e => e.getClientRects().length") == 1, path
+
+
 def test_a_run_moves_and_approving_releases_its_step(api, open_page):
     made = api.post(
         "/api/v1/runs",
