@@ -106,6 +106,8 @@ def check_name(name: str, path: str = "name") -> str:
         raise FieldError(path, "bad_name", f"a name has 1 to {NAME_MAX} characters")
     if name in (".", "..") or "/" in name or "\\" in name:
         raise FieldError(path, "bad_name", "a name is no path: no / and no \\")
+    if not any(char.isprintable() and char != " " for char in name):
+        raise FieldError(path, "bad_name", "nothing of this name can be seen")
     if UNSHOWABLE.search(name):
         raise FieldError(path, "bad_name", "a name has no control characters")
     return name

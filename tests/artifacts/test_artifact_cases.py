@@ -61,6 +61,8 @@ def test_ar_01_a_path_in_an_id_reaches_nothing(api, session, project, session_id
         "a\r\nX: y",
         " ",
         "\u202egpj",
+        "\u200f",
+        "\ufeff\u3000",
     ],
 )
 def test_ar_01_a_name_is_no_path(session, project, name):
