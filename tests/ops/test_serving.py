@@ -10,6 +10,7 @@ import httpx
 import psutil
 
 from agentstate.processes import wait_until
+from tests.event_source import EventSource
 from tests.ops.supervised import Supervised
 
 
@@ -120,16 +121,27 @@ def test_a_dead_worker_is_replaced(served):
     assert wait_until(lambda: served.is_replaced("worker", before), 30)
 
 
-def test_requests_go_on_after_postgres_was_killed(served):
+def test_requests_and_streams_go_on_after_postgres_was_killed(served):
     http = served.client(served.key)
     for _ in range(20):  # fill the pools of both web processes
         assert http.get("/api/v1/sessions").status_code == 200
+    session = http.post("/api/v1/sessions", json={}).json()["id"]
+    events = f"/api/v1/sessions/{session}/events"
+    said = {"events": [{"type": "message.user", "payload": {"content": "x"}}]}
+    assert http.post(events, json=said).status_code == 201
+    stream = EventSource(f"{served.url}{events}/stream", served.key)
+    messages = stream.connect()
+    assert next(messages).data["seq"] == 1
     before = served.pid_of("postgres")
     os.kill(before, signal.SIGKILL)
     assert wait_until(lambda: served.is_replaced("postgres", before), 30)
     assert wait_until(lambda: served.health().get("status") == "ready", 60)
     statuses = {http.get("/api/v1/sessions").status_code for _ in range(40)}
     assert statuses == {200}
+    assert http.post(events, json=said).status_code == 201
+    assert next(messages).data["seq"] == 2
+    assert stream.connections == 1
+    messages.close()
 
 
 def test_without_redis_it_is_degraded_and_recovers(served):
