@@ -65,3 +65,20 @@ class Xid8Field(models.Field):  # type: ignore[type-arg]
         self, compiler: SQLCompiler, sql: str, params: Any
     ) -> tuple[str, Any]:
         return f"({sql})::text::bigint", params
+
+
+def plain_link[M: models.Model](
+    to: type[M], *, related_name: str = "+"
+) -> "models.ForeignKey[M, M]":
+    """A column that names a row of `to`, with no constraint and no index of its own.
+
+    A constraint would cost each insert a lock on that row, and want an index that does
+    not begin with the project.
+    """
+    return models.ForeignKey(
+        to,
+        on_delete=models.DO_NOTHING,
+        related_name=related_name,
+        db_constraint=False,
+        db_index=False,
+    )

@@ -7,7 +7,7 @@ from pgvector.django import VectorField
 
 from access_app.models import Project
 from agentstate.clock import Now
-from agentstate.fields import ExactJSONField
+from agentstate.fields import ExactJSONField, plain_link
 from agentstate.ids import new_id
 from memory_app.querysets import FactQuerySet, PromotionQuerySet
 
@@ -188,15 +188,8 @@ class Fact(models.Model):
 
 
 def _memory(related_name: str) -> "models.ForeignKey[Fact, Fact]":
-    # No constraint: it would need an index that does not begin with the project. What
-    # deletes a fact deletes these rows with it, under the subject's lock.
-    return models.ForeignKey(
-        Fact,
-        models.DO_NOTHING,
-        related_name=related_name,
-        db_constraint=False,
-        db_index=False,
-    )
+    # What deletes a fact deletes these rows with it, under the subject's lock.
+    return plain_link(Fact, related_name=related_name)
 
 
 class FactSource(models.Model):

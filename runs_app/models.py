@@ -7,8 +7,6 @@ claimed lies alone in `agent_ready_steps`; what could be but for a limit in
 foreign keys between them: whoever changes one holds the session's row lock.
 """
 
-from typing import Any
-
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex
 from django.db import models
@@ -16,7 +14,7 @@ from django.db.models import Q
 
 from access_app.models import Project
 from agentstate.clock import Now
-from agentstate.fields import ExactJSONField
+from agentstate.fields import ExactJSONField, plain_link
 from agentstate.ids import new_id
 from runs_app.querysets import RunQuerySet, StepQuerySet
 from runs_app.states import (
@@ -32,18 +30,6 @@ from runs_app.states import (
 from sessions_app.models import Session
 
 
-def _link(to: Any, **options: Any) -> Any:
-    """A column that names a row of `to`, without constraint and index of its own."""
-    return models.ForeignKey(
-        to,
-        on_delete=models.DO_NOTHING,
-        related_name="+",
-        db_constraint=False,
-        db_index=False,
-        **options,
-    )
-
-
 class Run(models.Model):
     """A plan under way in a session. The n_ columns count its steps by state.
 
@@ -53,8 +39,8 @@ class Run(models.Model):
     """
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    project = _link(Project)
-    session = _link(Session)
+    project = plain_link(Project)
+    session = plain_link(Session)
     key = models.TextField(null=True)
     agent = models.TextField(default="")
     state = models.TextField(choices=RunState.choices, default=RunState.QUEUED)
@@ -179,9 +165,9 @@ class Step(models.Model):
     """
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    project = _link(Project)
-    session = _link(Session)
-    run = _link(Run)
+    project = plain_link(Project)
+    session = plain_link(Session)
+    run = plain_link(Run)
     index = models.IntegerField(db_column="ordinal")
     name = models.TextField(default="")
     kind = models.TextField(default="tool")
@@ -261,8 +247,8 @@ class ReadyStep(models.Model):
     """A step that may be claimed now. Deleted when it is."""
 
     id = models.BigAutoField(primary_key=True)
-    project = _link(Project)
-    session = _link(Session)
+    project = plain_link(Project)
+    session = plain_link(Session)
     run_id = models.UUIDField()
     step_id = models.UUIDField()
     rank = models.IntegerField()
@@ -284,8 +270,8 @@ class HeldStep(models.Model):
     """A step whose turn it is but for `reason`: window, limit or paused."""
 
     pk = models.CompositePrimaryKey("project_id", "run_id", "index")
-    project = _link(Project)
-    session = _link(Session)
+    project = plain_link(Project)
+    session = plain_link(Session)
     run_id = models.UUIDField()
     index = models.IntegerField(db_column="ordinal")
     step_id = models.UUIDField()
@@ -313,8 +299,8 @@ class StepLease(models.Model):
     """
 
     pk = models.CompositePrimaryKey("project_id", "step_id")
-    project = _link(Project)
-    session = _link(Session)
+    project = plain_link(Project)
+    session = plain_link(Session)
     run_id = models.UUIDField()
     step_id = models.UUIDField()
     fence = models.BigIntegerField()
@@ -334,8 +320,8 @@ class StepWait(models.Model):
     """What a waiting step waits for, beyond time: the inbox, signals, handoffs."""
 
     pk = models.CompositePrimaryKey("project_id", "step_id")
-    project = _link(Project)
-    session = _link(Session)
+    project = plain_link(Project)
+    session = plain_link(Session)
     run_id = models.UUIDField()
     step_id = models.UUIDField()
     kind = models.TextField()
@@ -358,8 +344,8 @@ class Timer(models.Model):
     """
 
     pk = models.CompositePrimaryKey("project_id", "run_id", "step_id", "kind")
-    project = _link(Project)
-    session = _link(Session)
+    project = plain_link(Project)
+    session = plain_link(Session)
     run_id = models.UUIDField()
     step_id = models.UUIDField()
     kind = models.TextField()
@@ -375,8 +361,8 @@ class Attempt(models.Model):
     """One claim of a step, written when it ended."""
 
     pk = models.CompositePrimaryKey("project_id", "step_id", "fence")
-    project = _link(Project)
-    session = _link(Session)
+    project = plain_link(Project)
+    session = plain_link(Session)
     run_id = models.UUIDField()
     step_id = models.UUIDField()
     fence = models.BigIntegerField()
@@ -398,8 +384,8 @@ class RejectedCompletion(models.Model):
     """What a worker reported too late. It changed nothing; support can read it."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    project = _link(Project)
-    session = _link(Session)
+    project = plain_link(Project)
+    session = plain_link(Session)
     run_id = models.UUIDField()
     step_id = models.UUIDField()
     lease_token = models.BigIntegerField()
@@ -427,8 +413,8 @@ class EffectRecord(models.Model):
     """The ledger: one side effect, by its idempotency key."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    project = _link(Project)
-    session = _link(Session)
+    project = plain_link(Project)
+    session = plain_link(Session)
     run_id = models.UUIDField()
     step_id = models.UUIDField()
     key = models.TextField()
@@ -454,8 +440,8 @@ class Signal(models.Model):
     """A signal sent to a run; kept until a step that waits for its name takes it."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    project = _link(Project)
-    session = _link(Session)
+    project = plain_link(Project)
+    session = plain_link(Session)
     run_id = models.UUIDField()
     name = models.TextField()
     signal_id = models.TextField()
@@ -481,7 +467,7 @@ class Limit(models.Model):
     """
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    project = _link(Project)
+    project = plain_link(Project)
     key = models.TextField()
     max_concurrent = models.IntegerField(null=True)
     rate = models.IntegerField(null=True)
@@ -502,7 +488,7 @@ class Slot(models.Model):
     """A step that counts against its key's limit, from ready until it ends."""
 
     pk = models.CompositePrimaryKey("project_id", "key", "step_id")
-    project = _link(Project)
+    project = plain_link(Project)
     key = models.TextField()
     step_id = models.UUIDField()
     run_id = models.UUIDField()
@@ -516,8 +502,8 @@ class RunPolicy(models.Model):
     """What a second run means in a session; without a row it is enqueued."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    project = _link(Project)
-    session = _link(Session)
+    project = plain_link(Project)
+    session = plain_link(Session)
     second_run = models.TextField(choices=SecondRun.choices)
 
     class Meta:
@@ -548,8 +534,8 @@ class Handoff(models.Model):
     """
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    project = _link(Project)
-    session = _link(Session)
+    project = plain_link(Project)
+    session = plain_link(Session)
     run_id = models.UUIDField()
     step_id = models.UUIDField()
     child_session_id = models.UUIDField()

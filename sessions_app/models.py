@@ -6,7 +6,7 @@ from django.db.models import Q
 
 from access_app.models import Project
 from agentstate.clock import Now
-from agentstate.fields import ExactJSONField, Xid8Field
+from agentstate.fields import ExactJSONField, Xid8Field, plain_link
 from agentstate.ids import new_id
 from sessions_app.event_types import (
     CONTEXT_TYPES,
@@ -136,20 +136,8 @@ class Event(models.Model):
     """
 
     id = models.BigAutoField(primary_key=True)
-    project = models.ForeignKey(
-        Project,
-        on_delete=models.DO_NOTHING,
-        related_name="+",
-        db_constraint=False,
-        db_index=False,
-    )
-    session = models.ForeignKey(
-        Session,
-        on_delete=models.DO_NOTHING,
-        related_name="events",
-        db_constraint=False,
-        db_index=False,
-    )
+    project = plain_link(Project)
+    session = plain_link(Session, related_name="events")
     seq = models.BigIntegerField()
     event_id = models.UUIDField()
     type = models.TextField()
@@ -234,20 +222,8 @@ class ToolCall(models.Model):
     `stand_in_seq` is then kept (by a trigger), so that the past stays as it was.
     """
 
-    project = models.ForeignKey(
-        Project,
-        on_delete=models.DO_NOTHING,
-        related_name="+",
-        db_constraint=False,
-        db_index=False,
-    )
-    session = models.ForeignKey(
-        Session,
-        on_delete=models.DO_NOTHING,
-        related_name="tool_calls",
-        db_constraint=False,
-        db_index=False,
-    )
+    project = plain_link(Project)
+    session = plain_link(Session, related_name="tool_calls")
     call_seq = models.BigIntegerField()
     tool_call_id = models.TextField()
     name = models.TextField()
@@ -282,20 +258,8 @@ class ToolCall(models.Model):
 class Snapshot(models.Model):
     """The state as it was after event `seq`, so that a replay need not start at 1."""
 
-    project = models.ForeignKey(
-        Project,
-        on_delete=models.DO_NOTHING,
-        related_name="+",
-        db_constraint=False,
-        db_index=False,
-    )
-    session = models.ForeignKey(
-        Session,
-        on_delete=models.DO_NOTHING,
-        related_name="snapshots",
-        db_constraint=False,
-        db_index=False,
-    )
+    project = plain_link(Project)
+    session = plain_link(Session, related_name="snapshots")
     seq = models.BigIntegerField()
     version = models.BigIntegerField()
     state = ExactJSONField()
@@ -349,13 +313,7 @@ class Artifact(models.Model):
     project = models.ForeignKey(
         Project, on_delete=models.CASCADE, related_name="+", db_index=False
     )
-    session = models.ForeignKey(
-        Session,
-        on_delete=models.DO_NOTHING,
-        related_name="artifacts",
-        db_constraint=False,
-        db_index=False,
-    )
+    session = plain_link(Session, related_name="artifacts")
     blob = models.ForeignKey(
         Blob, null=True, on_delete=models.PROTECT, related_name="+", db_index=False
     )
