@@ -45,7 +45,8 @@ from sessions_app.append import NewEvent, append_events
 from sessions_app.artifacts.services import artifacts_named, copy_artifacts
 from sessions_app.errors import PayloadTooLarge
 from sessions_app.log import iso, read_log
-from sessions_app.models import Session
+from sessions_app.models import Event, Session
+from sessions_app.payloads import kept_at_hand
 from sessions_app.services import SessionFields, create_session, get_session
 
 DEPTH_MAX = 8  # how often work is handed on; a ring of agents ends here
@@ -287,7 +288,27 @@ def words_of(handoff: Handoff, seq: int | None) -> dict[str, Any]:
     return page.events[0].payload if page.events else {}
 
 
-@transaction.atomic
+def _look_ahead(project_id: UUID, handoff_id: UUID) -> None:
+    """Have at hand what was said, should it lie in the store, while no row is locked.
+
+    To be called within `kept_at_hand`.
+    """
+    handoff = get_handoff(project_id, handoff_id)
+    words_of(handoff, handoff.ended_seq or handoff.offered_seq)
+
+
+def _on_failure(handoff: Handoff) -> str | None:
+    """What the offer says of a failure. Its stub keeps it: a store may be away."""
+    rows = Event.objects.filter(
+        project_id=handoff.project_id,
+        session_id=handoff.session_id,
+        seq=handoff.offered_seq,
+    )
+    offered: Any = rows.values_list("payload", flat=True).first()
+    return offered.get("on_failure") if offered else None
+
+
+@kept_at_hand()
 def accept_handoff(
     project_id: UUID,
     handoff_id: UUID,
@@ -302,6 +323,19 @@ def accept_handoff(
     offer as it was made. Taking it twice under one name changes nothing. Raises
     HandoffTaken, HandoffEnded.
     """
+    _look_ahead(project_id, handoff_id)
+    return _accept(project_id, handoff_id, by, gather, actor=actor)
+
+
+@transaction.atomic
+def _accept(
+    project_id: UUID,
+    handoff_id: UUID,
+    by: str,
+    gather: Callable[[Session, dict[str, Any]], dict[str, Any]],
+    *,
+    actor: str,
+) -> Handoff:
     handoff = get_handoff(project_id, handoff_id, lock=True)
     if handoff.status == E.ACCEPTED:
         if handoff.accepted_by != by:
@@ -324,7 +358,7 @@ def _check_open(handoff: Handoff) -> None:
         raise HandoffEnded("The time for this handoff is up.", handoff_status=E.EXPIRED)
 
 
-@transaction.atomic
+@kept_at_hand()
 def complete_handoff(
     project_id: UUID, handoff_id: UUID, result: dict[str, Any], *, actor: str
 ) -> Handoff:
@@ -333,6 +367,15 @@ def complete_handoff(
     The same result again changes nothing. Raises HandoffEnded, HandoffNotAccepted,
     ResultDiffers.
     """
+    if get_handoff(project_id, handoff_id).status == E.COMPLETED:
+        _look_ahead(project_id, handoff_id)
+    return _complete(project_id, handoff_id, result, actor=actor)
+
+
+@transaction.atomic
+def _complete(
+    project_id: UUID, handoff_id: UUID, result: dict[str, Any], *, actor: str
+) -> Handoff:
     handoff = get_handoff(project_id, handoff_id, lock=True)
     if handoff.status == E.COMPLETED:
         if words_of(handoff, handoff.ended_seq).get("result") != result:
@@ -385,7 +428,7 @@ def give_up(handoff: Handoff, status: HandoffStatus, reason: str, actor: str) ->
     The step that waits fails, or is skipped if the offer says so.
     """
     error = {"code": f"handoff_{status.value}", "message": reason}
-    skips = words_of(handoff, handoff.offered_seq).get("on_failure") == "skip"
+    skips = _on_failure(handoff) == "skip"
     with suppress(WrongState):
         move_step(
             handoff.project_id,

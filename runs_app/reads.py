@@ -17,6 +17,7 @@ from runs_app.models import (
 )
 from runs_app.states import RunState, StepState
 from sessions_app.log import iso
+from sessions_app.payloads import whole_texts
 
 RESULT_BYTES = 8 * 1024 * 1024  # of results in one answer; the rest one by one
 COUNTERS = (
@@ -169,16 +170,18 @@ def read_results(steps: Sequence[Step]) -> dict[int | None, Any]:
     where = [steps[0].project_id, steps[0].session_id]
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT seq, payload_bytes, CASE WHEN sum(payload_bytes) OVER"
+            "SELECT seq, payload_bytes, blob_id, CASE WHEN sum(payload_bytes) OVER"
             " (ORDER BY seq) <= %s OR %s THEN payload::text END"
             " FROM agent_events"
             " WHERE project_id = %s AND session_id = %s AND seq = ANY(%s)",
             [RESULT_BYTES, len(seqs) == 1, *where, seqs],
         )
         rows = cursor.fetchall()
+    shown = [(text, blob_id) for _, _, blob_id, text in rows if text is not None]
+    texts = iter(whole_texts(steps[0].project_id, shown))
     return {
-        seq: {"omitted": size} if text is None else _result_in(text)
-        for seq, size, text in rows
+        seq: {"omitted": size} if text is None else _result_in(next(texts))
+        for seq, size, _, text in rows
     }
 
 

@@ -33,7 +33,7 @@ from sessions_app.errors import (
 )
 from sessions_app.log import iso, segments_of
 from sessions_app.models import Session
-from sessions_app.payloads import LargePayloads, is_large, text_of
+from sessions_app.payloads import LargePayloads, is_large, is_stub_of, text_of
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def _append(
         settings.IDEMPOTENCY_HOURS,
     ]
     outcome, last_seq, seqs, info = _call(arguments)
-    if outcome == "event_id_reused":
+    while outcome == "event_id_reused":  # again, if a row has become a stub meanwhile
         stored = _stored_texts(project_id, session_id, events, payloads, ids, info)
         for index, text in stored.items():
             rows[index] = text  # in the arguments too
@@ -266,12 +266,7 @@ def _stored_texts(
         if (
             stored is None
             or stored.type != events[index].type
-            or not same_value(
-                codec.loads(
-                    text_of(project_id, stored.row, stored.blob_id), max_depth=10_000
-                ),
-                codec.loads(payloads[index]),
-            )
+            or not _is_same(project_id, stored, payloads[index])
         ):
             path = f"events[{index}].id"
             raise EventIdReused(
@@ -291,6 +286,13 @@ class _Stored(NamedTuple):
     type: str
     row: str
     blob_id: UUID | None
+
+
+def _is_same(project_id: UUID, stored: _Stored, text: str) -> bool:
+    if stored.blob_id is not None and is_stub_of(stored.row, text):
+        return True  # without a look into the store
+    whole = text_of(project_id, stored.row, stored.blob_id)
+    return same_value(codec.loads(whole, max_depth=10_000), codec.loads(text))
 
 
 def _stored_event(project_id: UUID, session_id: UUID, event_id: UUID) -> _Stored | None:

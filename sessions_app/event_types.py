@@ -34,6 +34,9 @@ CONTEXT_COMPACTED = "context.compacted"
 CONTEXT_RESTORED = "context.restored"
 CONTEXT_TYPES = (CONTEXT_COMPACTED, CONTEXT_RESTORED)
 
+# Written by runs_app; what it says of a failure is read while rows are locked.
+HANDOFF_OFFERED = "handoff.offered"
+
 # Written by runs_app, and indexed too: where a plan at some seq begins.
 RUN_CREATED = "run.created"
 RUN_BEGUN = "run.begun"

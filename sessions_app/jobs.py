@@ -8,6 +8,7 @@ from procrastinate.contrib.django import app
 
 from sessions_app.artifacts.blobs import remove_strays
 from sessions_app.errors import ContentMissing, StorageUnavailable
+from sessions_app.moving import move_large_payloads
 from sessions_app.services import close_expired_sessions
 from sessions_app.working_memory import END_JOB, Scope, end_scope, erase_scopes
 
@@ -64,3 +65,15 @@ def remove_stray_objects(timestamp: int) -> None:
         return  # logged where it failed; again in a minute
     if removed:
         logger.info("stored objects removed", extra={"removed": removed})
+
+
+@app.periodic(cron="* * * * *")
+@app.task(
+    name="sessions_app.move_payloads",
+    queueing_lock="sessions_app.move_payloads",
+    pass_context=False,
+)
+def move_payloads(timestamp: int) -> None:
+    """Move large payloads that were written to their rows into the store."""
+    if moved := move_large_payloads():
+        logger.info("large payloads moved to the store", extra={"moved": moved})

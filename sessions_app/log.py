@@ -14,9 +14,8 @@ from django.db.models import TextField
 from django.db.models.functions import Cast
 
 from agentstate import codec
-from sessions_app.errors import ContentMissing
 from sessions_app.models import Event, Session
-from sessions_app.payloads import holds, stored_texts
+from sessions_app.payloads import holds, whole_texts
 from sessions_app.querysets import EventQuerySet
 
 # A page of events ends early once its payloads pass this, so that a thousand events of
@@ -70,17 +69,12 @@ def stored_events(
     Raises StorageUnavailable, ContentMissing.
     """
     events = [StoredEvent._make(row) for row in rows]
-    blob_ids = {event.blob_id for event in events if event.blob_id is not None}
-    if not blob_ids:
+    if not any(event.blob_id for event in events):
         return events
-    texts = stored_texts(project_id, blob_ids)
-    if len(texts) < len(blob_ids):
-        raise ContentMissing
+    texts = whole_texts(project_id, [(e.payload_text, e.blob_id) for e in events])
     return [
-        event
-        if event.blob_id is None
-        else event._replace(payload_text=texts[event.blob_id])
-        for event in events
+        event if event.blob_id is None else event._replace(payload_text=text)
+        for event, text in zip(events, texts, strict=True)
     ]
 
 

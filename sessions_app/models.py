@@ -20,6 +20,9 @@ from sessions_app.querysets import (
     SessionQuerySet,
 )
 
+# Of a payload that lies in its row: larger ones are found by an index, to be moved.
+MOVED_ABOVE_BYTES = 64 * 1024
+
 
 class SessionStatus(models.TextChoices):
     OPEN = "open"
@@ -195,6 +198,12 @@ class Event(models.Model):
                 fields=["project", "session", "blob_id"],
                 name="event_blob",
                 condition=Q(blob_id__isnull=False),
+            ),
+            # What is to move to the store; see sessions_app.moving.
+            models.Index(
+                fields=["payload_bytes"],
+                name="event_large_payload",
+                condition=Q(blob_id__isnull=True, payload_bytes__gt=MOVED_ABOVE_BYTES),
             ),
             # For days and charts: rows lie in the order of time, so this stays tiny,
             # and an append does not touch it.

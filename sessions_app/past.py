@@ -2,10 +2,15 @@
 
 from typing import Any, NamedTuple
 
+from django.db.models import TextField
+from django.db.models.functions import Cast
+
+from agentstate import codec
 from agentstate.json_patch import apply_patch
 from sessions_app import event_types as types
 from sessions_app.log import segments_of
 from sessions_app.models import Session, ToolCall
+from sessions_app.payloads import text_of
 from sessions_app.replay import check_seq, open_calls_at, state_at
 
 MISSING = object()
@@ -57,10 +62,14 @@ def _last_change(session: Session, at_seq: int) -> tuple[int | None, list[Any]]:
             segment.events(session.project_id)
             .filter(seq__lte=at_seq, type=types.STATE_CHANGED)
             .order_by("-seq")
+            .values_list("seq", Cast("payload", TextField()), "blob_id")
             .first()
         )
         if found:
-            return found.seq, found.payload["patch"]
+            seq, row, blob_id = found
+            text = text_of(session.project_id, row, blob_id)
+            payload: Any = codec.loads(text, max_depth=10_000)
+            return seq, payload["patch"]
     return None, []
 
 

@@ -2,15 +2,17 @@
 
 A row whose `blob_id` is set holds a stub in place of its payload: how large it is, its
 digest, and its beginning, which pages show. Whoever reads payloads goes through
-`sessions_app.log`, which puts the text back. What the server itself appends, and what
-is appended inside a larger transaction, stays in the row: the store is never waited for
-while a row is locked.
+`sessions_app.log` or `whole_texts`, which put the text back. What the server itself
+appends, and what is appended inside a larger transaction, is written to the row, since
+the store is not waited for while a row is locked; `sessions_app.moving` moves it later.
 """
 
 import hashlib
 import io
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -33,6 +35,7 @@ HEAD_CHARS = 1000
 TRIES = 3
 # A page may hold many; a bucket answers several at a time.
 _readers = ThreadPoolExecutor(8, thread_name_prefix="payloads")
+_at_hand: ContextVar[dict[UUID, str] | None] = ContextVar("at_hand", default=None)
 
 
 class Appended(Protocol):
@@ -51,10 +54,19 @@ def is_large(text: str) -> bool:
     return len(text) * 4 > limit and len(text.encode()) > limit
 
 
-def stub_of(content: Content, text: str) -> str:
-    """Return what stands in the row: the same for the same text."""
+def stub_of(content: Content, text: str, **kept: Any) -> str:
+    """Return what stands in the row: the same for the same text.
+
+    `kept` are members of the payload that SQL reads.
+    """
     told = {"sha256": content.sha256, "bytes": content.size, "head": text[:HEAD_CHARS]}
-    return codec.dumps({"$stored": told})
+    return codec.dumps(kept | {"$stored": told})
+
+
+def is_stub_of(stub: str, text: str) -> bool:
+    """Whether a stub stands for this very text."""
+    told: Any = codec.loads(stub)
+    return bool(told["$stored"]["sha256"] == hashlib.sha256(text.encode()).hexdigest())
 
 
 class LargePayloads:
@@ -66,7 +78,7 @@ class LargePayloads:
     def __init__(self, project_id: UUID, session_id: UUID, texts: list[str]) -> None:
         self.project_id = project_id
         self.session_id = session_id
-        self.contents = {i: _content(t) for i, t in enumerate(texts) if is_large(t)}
+        self.contents = {i: content_of(t) for i, t in enumerate(texts) if is_large(t)}
         self.stubs = [
             stub_of(self.contents[i], text) if i in self.contents else text
             for i, text in enumerate(texts)
@@ -129,9 +141,26 @@ class LargePayloads:
         self.placed = {}
 
 
-def _content(text: str) -> Content:
+def content_of(text: str) -> Content:
     raw = text.encode()
     return Content(io.BytesIO(raw), len(raw), hashlib.sha256(raw).hexdigest())
+
+
+@contextmanager
+def kept_at_hand() -> Iterator[None]:
+    """Within this, what was read from the store is not read from there again.
+
+    To look ahead: a payload that is read before a row is locked is had at once while it
+    is. A blob never changes; whether an event still holds it, its row says.
+    """
+    if _at_hand.get() is not None:
+        yield
+        return
+    token = _at_hand.set({})
+    try:
+        yield
+    finally:
+        _at_hand.reset(token)
 
 
 def stored_texts(project_id: UUID, blob_ids: Collection[UUID]) -> dict[UUID, str]:
@@ -143,12 +172,18 @@ def stored_texts(project_id: UUID, blob_ids: Collection[UUID]) -> dict[UUID, str
         return {}
     blobs = Blob.objects.filter(project_id=project_id, id__in=set(blob_ids))
     store = configured_store()
-    wanted = list(blobs.only("id", "project_id", "object_id", "size", "sha256"))
+    known = _at_hand.get()
+    there = list(blobs.only("id", "project_id", "object_id", "size", "sha256"))
+    texts = {blob.pk: known[blob.pk] for blob in there if known and blob.pk in known}
+    wanted = [blob for blob in there if blob.pk not in texts]
     if len(wanted) == 1:
         found: Iterable[str] = [_read(store, wanted[0])]
     else:
         found = _readers.map(lambda blob: _read(store, blob), wanted)
-    return {blob.pk: text for blob, text in zip(wanted, found, strict=True)}
+    texts |= {blob.pk: text for blob, text in zip(wanted, found, strict=True)}
+    if known is not None:
+        known |= texts
+    return texts
 
 
 def _read(store: Store, blob: Blob) -> str:
@@ -160,14 +195,21 @@ def _read(store: Store, blob: Blob) -> str:
     return raw.decode()
 
 
+def whole_texts(project_id: UUID, rows: Iterable[tuple[str, UUID | None]]) -> list[str]:
+    """Return payloads' texts: those of the rows, or what their stubs stand for.
+
+    `rows` as of `EventQuerySet.stored_text`. Raises StorageUnavailable, ContentMissing.
+    """
+    rows = list(rows)
+    texts = stored_texts(project_id, {blob_id for _, blob_id in rows if blob_id})
+    if any(blob_id and blob_id not in texts for _, blob_id in rows):
+        raise ContentMissing
+    return [texts[blob_id] if blob_id else text for text, blob_id in rows]
+
+
 def text_of(project_id: UUID, text: str, blob_id: UUID | None) -> str:
     """Return a payload's text: that of the row, or what its stub stands for."""
-    if blob_id is None:
-        return text
-    texts = stored_texts(project_id, [blob_id])
-    if blob_id not in texts:
-        raise ContentMissing
-    return texts[blob_id]
+    return whole_texts(project_id, [(text, blob_id)])[0]
 
 
 def holds(text: str, words: str) -> bool:

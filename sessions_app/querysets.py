@@ -96,9 +96,18 @@ class EventQuerySet(models.QuerySet["Event"]):
             Q(payload_text__icontains=spelt) | Q(blob_id__isnull=False)
         )
 
-    def stored_text(self) -> "models.QuerySet[Event, tuple[str, str]]":
-        """Pairs of type and payload, the payload as its JSON text."""
-        return self.values_list("type", Cast("payload", models.TextField()))
+    def stored_text(self) -> "models.QuerySet[Event, tuple[str, UUID | None]]":
+        """Pairs of a payload's JSON text and the blob for which it is a stub, or None.
+
+        `sessions_app.payloads.whole_texts` makes payloads of them.
+        """
+        return self.values_list(Cast("payload", models.TextField()), "blob_id")
+
+    def to_be_moved(self, above_bytes: int) -> Self:
+        """Events whose payload lies in the row and is larger; the largest first."""
+        return self.filter(
+            blob_id__isnull=True, payload_bytes__gt=above_bytes
+        ).order_by("-payload_bytes")
 
 
 class ArtifactQuerySet(models.QuerySet["Artifact"]):

@@ -15,6 +15,7 @@ from sessions_app import event_types as types
 from sessions_app.errors import SeqNotFound
 from sessions_app.log import LogPage, read_log, segment_at, segments_of
 from sessions_app.models import Session, Snapshot, ToolCall
+from sessions_app.payloads import whole_texts
 
 
 class StateAt(NamedTuple):
@@ -96,6 +97,16 @@ def state_at(session: Session, at_seq: int) -> StateAt:
     return StateAt(state, version)
 
 
+def read_ahead(session: Session, at_seq: int) -> None:
+    """Have at hand what `state_at` will need from the store, while no row is locked.
+
+    To be called within `kept_at_hand`.
+    """
+    base = _snapshot_before(session, at_seq)
+    for _ in _state_changes(session, base.seq if base else 0, at_seq):
+        pass
+
+
 def _snapshot_before(session: Session, at_seq: int) -> Snapshot | None:
     for segment in reversed(segments_of(session)):
         if segment.first_seq > at_seq and segment.session_id != session.pk:
@@ -126,7 +137,7 @@ def _state_changes(
             .order_by("seq")
             .stored_text()
         )
-        for _, text in changes:
+        for text in whole_texts(session.project_id, changes):
             yield _decoded(text)
 
 
@@ -143,7 +154,7 @@ def changes_since(session: Session, version: int, most: int = 100) -> list[str]:
             .order_by("-seq")
             .stored_text()[:count]
         )
-        for _, text in changes:
+        for text in whole_texts(session.project_id, changes):
             payload = _decoded(text)
             if payload["version"] <= version:
                 return list(paths)

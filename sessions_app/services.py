@@ -33,7 +33,8 @@ from sessions_app.facts import checked_changes
 from sessions_app.forks import pass_on_to_forks
 from sessions_app.log import iso, segments_of
 from sessions_app.models import Session, SessionStatus, Snapshot, ToolCall
-from sessions_app.replay import state_at, unsettled_calls_at
+from sessions_app.payloads import kept_at_hand
+from sessions_app.replay import read_ahead, state_at, unsettled_calls_at
 from sessions_app.state import write_state
 from sessions_app.working_memory import (
     Scope,
@@ -376,7 +377,7 @@ def _erase_rows(project_id: UUID, session_id: UUID) -> int:
     return erased
 
 
-@transaction.atomic
+@kept_at_hand()
 def fork_session(
     project_id: UUID,
     session_id: UUID,
@@ -392,6 +393,21 @@ def fork_session(
     and open tool calls are the parent's as they were at `at_seq`. Raises SeqNotFound if
     the parent's log is shorter, SessionKeyTaken if `fields.key` is in use.
     """
+    parent = get_session(project_id, session_id, subject=subject)
+    read_ahead(parent, at_seq)
+    return _fork(project_id, session_id, at_seq, fields, actor=actor, subject=subject)
+
+
+@transaction.atomic
+def _fork(
+    project_id: UUID,
+    session_id: UUID,
+    at_seq: int,
+    fields: SessionFields,
+    *,
+    actor: str,
+    subject: str | None,
+) -> Session:
     parent = get_session(project_id, session_id, subject=subject, lock=True)
     if not 0 <= at_seq <= parent.last_seq:
         raise SeqNotFound(last_seq=parent.last_seq)

@@ -71,6 +71,16 @@ def active_summaries(session: Session, at_seq: int) -> Active:
     return Active(tuple(s for s in found if s is not None), newest.seq)
 
 
+def last_change(session: Session) -> int:
+    """What `active_summaries` tells as `changed_at`, without reading any payload."""
+    for segment in reversed(segments_of(session)):
+        events = segment.events(session.project_id).of_types(types.CONTEXT_TYPES)
+        seq = events.order_by("-seq").values_list("seq", flat=True).first()
+        if seq is not None:
+            return seq
+    return 0
+
+
 def _read(session: Session, seqs: list[int]) -> list[StoredEvent]:
     if not seqs:
         return []

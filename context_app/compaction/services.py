@@ -12,7 +12,7 @@ from uuid import UUID
 from django.db import connection, transaction
 
 from agentstate.errors import FieldError
-from context_app.compaction.active import Active, active_summaries
+from context_app.compaction.active import Active, active_summaries, last_change
 from context_app.compaction.extract import extract_summary, with_ledger
 from context_app.compaction.llm import SummaryFailed, is_configured, llm_summary
 from context_app.compaction.passage import Passage, read_passage
@@ -308,7 +308,7 @@ def _check_unchanged(session: Session, active: Active) -> Session:
     locked = Session.objects.select_for_update(no_key=True).get(
         project_id=session.project_id, id=session.pk
     )
-    if active_summaries(locked, locked.last_seq).changed_at != active.changed_at:
+    if last_change(locked) != active.changed_at:
         raise CompactedMeanwhile
     session.last_seq = locked.last_seq
     return locked

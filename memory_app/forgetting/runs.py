@@ -44,6 +44,8 @@ def rehash_results(project_id: UUID, session_ids: list[UUID]) -> None:
                 project_id=project_id,
                 session_id=step.session_id,
                 seq=step.result_seq,
+                # What is in the store has not been changed: that would be in its row.
+                blob_id=None,
             )
             .values_list(Cast("payload", TextField()), flat=True)
             .first()

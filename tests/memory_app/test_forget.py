@@ -52,6 +52,18 @@ def test_lm_06_a_forgotten_fact_has_no_vector_and_no_place(api):
     assert places_with(word) == []
 
 
+def test_lm_06_a_state_that_held_a_null_character_is_forgotten(api, project):
+    word = sentinel()
+    session = open_session(api, subject="u-null")
+    for version, text in enumerate((f"\0 {word}", f"{word} \0 again")):
+        body = {"state": {"text": text}, "expected_version": version}
+        answer = api.put(f"/api/v1/sessions/{session}/state", body)
+        assert answer.status_code == 200, answer
+    assert api.post("/api/v1/subjects/u-null/forget", {}).status_code == 200
+    assert places_with(word) == []
+    check_replay(project, session)
+
+
 def test_lm_06_forgetting_while_the_embedding_is_under_way(api, project, monkeypatch):
     fact = remember(api, "Alex's badge number is 4471")
     kept = remember(api, "Alex works in hall 3")
