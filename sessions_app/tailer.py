@@ -33,7 +33,7 @@ from sessions_app.models import Session
 
 logger = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.05
+POLL_SECONDS = 0.025
 KEY_CHECK_SECONDS = 0.5
 PERSON_CHECK_SECONDS = 3.0
 PAGE_EVENTS = 200
