@@ -5,12 +5,18 @@ from uuid import UUID
 
 from django import forms
 from django.contrib import admin, messages
-from django.contrib.auth.models import User
+from django.contrib.auth.admin import UserAdmin
+from django.contrib.auth.models import Group, User
 from django.db.models import Model, QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from unfold.admin import ModelAdmin  # type: ignore[import-untyped]
-from unfold.forms import ActionForm  # type: ignore[import-untyped]
+from unfold.forms import (  # type: ignore[import-untyped]
+    ActionForm,
+    AdminPasswordChangeForm,
+    UserChangeForm,
+    UserCreationForm,
+)
 
 from access_app.models import ApiKey, AuditEntry, Member, Project
 from access_app.pages import read_reason
@@ -198,8 +204,7 @@ class MemberAdmin(ProjectScopedAdmin):
     list_filter = ["role"]
     list_select_related = ["user", "project"]
     search_fields = ["user__username", "project__name"]
-    autocomplete_fields = ["project"]
-    raw_id_fields = ["user"]
+    raw_id_fields = ["project", "user"]
     fields = ["project", "user", "role"]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
@@ -268,3 +273,25 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     ordering = ["-created_at", "-id"]
     paginator = UncountedPaginator
     show_full_result_count = False
+
+
+# Roles alone decide what the admin shows: Django's own groups and permissions, which
+# would decide nothing, are not offered.
+admin.site.unregister(Group)
+admin.site.unregister(User)
+
+
+@admin.register(User)
+class AccountAdmin(UserAdmin, ModelAdmin):  # type: ignore[misc,type-arg]
+    form = UserChangeForm
+    add_form = UserCreationForm
+    change_password_form = AdminPasswordChangeForm
+    list_filter = ("is_staff", "is_superuser", "is_active")
+    filter_horizontal = ()
+    fieldsets = (
+        (None, {"fields": ("username", "password")}),
+        ("Person", {"fields": ("first_name", "last_name", "email")}),
+        ("May", {"fields": ("is_active", "is_staff", "is_superuser")}),
+        ("Times", {"fields": ("last_login", "date_joined")}),
+    )
+    readonly_fields = ("last_login", "date_joined")

@@ -69,6 +69,19 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     return HttpResponseRedirect(target)
 
 
+@never_cache
+@require_safe
+def admin_sign_in(request: HttpRequest) -> HttpResponse:
+    """Where the admin sends those it does not let in: to sign in, or no further."""
+    if request.user.is_authenticated:
+        # The sign-in page would send them back here, for ever.
+        name = request.user.get_username()
+        detail = f"{name} has no staff account. A superuser can make it one."
+        return render(request, "refused.html", {"detail": detail}, status=403)
+    query = request.META.get("QUERY_STRING", "")
+    return redirect(f"{reverse('sign-in')}?{query}" if query else reverse("sign-in"))
+
+
 def _sign_in_form(
     request: HttpRequest, target: str, refusal: AppError | None = None, **shown: str
 ) -> HttpResponse:

@@ -196,6 +196,7 @@ UNFOLD = {
             "href": lambda request: static("img/icon.svg"),
         }
     ],
+    "STYLES": [lambda request: static("css/admin.css")],
 }
 
 SPECTACULAR_SETTINGS = {

@@ -4,7 +4,6 @@ from typing import Any
 
 from django.contrib import admin
 from django.urls import include, path
-from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularSwaggerView
 
 from access_app import views as access
@@ -39,9 +38,7 @@ urlpatterns = [
     path("readyz", views.readyz),
     path("metrics", views.metrics),
     # One way in, which counts tries; the admin's own form would not.
-    path(
-        "admin/login/", RedirectView.as_view(pattern_name="sign-in", query_string=True)
-    ),
+    path("admin/login/", access.admin_sign_in),
     path("admin/", admin.site.urls),
     path("api/v1/schema", views.schema, name="schema"),
     path("api/v1/docs", SpectacularSwaggerView.as_view(**OPEN), name="docs"),

@@ -53,6 +53,10 @@ class FactForm(forms.ModelForm):  # type: ignore[type-arg]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["expected_version"].initial = self.instance.version
+        if "expires_at" in self.fields:  # not for those who may only look
+            halves = self.fields["expires_at"].widget.widgets
+            for half, name in zip(halves, ("date", "time"), strict=True):
+                half.attrs["aria-label"] = f"Expires at, {name}"
 
 
 class MemoryAdmin(ProjectScopedAdmin):

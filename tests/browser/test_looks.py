@@ -1,7 +1,11 @@
 """Every page, for everybody: contrast, names and roles by axe, narrow screens."""
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
+from django.contrib.auth.models import User
+from django.test import Client
 
+from agentstate.ids import new_id
 from tests.artifacts.calls import upload
 from tests.factories import SessionApi
 from tests.people import append, make_session
@@ -63,8 +67,6 @@ def pages(api, project, keeper):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(pages, open_page, project, keeper, scheme):
-    from axe_playwright_python.sync_playwright import Axe
-
     page = open_page("", color_scheme=scheme, client=keeper)
     found = []
     for path in pages:
@@ -81,6 +83,46 @@ def test_axe_finds_nothing_serious(pages, open_page, project, keeper, scheme):
     assert [v["id"] for v in Axe().run(page).response["violations"]] == []
     assert found == []
     assert page.faults == []
+
+
+@pytest.fixture
+def superuser():
+    account = User.objects.create_superuser(f"s-{new_id()}")
+    client = Client()
+    client.force_login(account)
+    return client
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_in_the_admin(pages, open_page, superuser, scheme):
+    """Every list, and the first row and the form of each."""
+    page = open_page("", color_scheme=scheme, client=superuser)
+    page.goto("/admin/")
+    lists = [
+        path
+        for path in links(page, "a[href^='/admin/']")
+        if path.count("/") == 4 and "logout" not in path
+    ]
+    assert len(lists) > 10
+    found = []
+    for path in lists:
+        page.goto(path)
+        rows = [href for href in links(page, "#result_list a") if "/change/" in href]
+        forms = links(page, f"a[href='{path}add/']")
+        for each in (path, *rows[:1], *forms[:1]):
+            page.goto(each)
+            for violation in Axe().run(page).response["violations"]:
+                if violation["impact"] in ("serious", "critical"):
+                    nodes = [node["html"][:150] for node in violation["nodes"][:3]]
+                    found.append((each, violation["id"], nodes))
+    assert found == []
+
+
+def links(page, selector):
+    hrefs = page.eval_on_selector_all(
+        selector, "found => found.map(e => e.getAttribute('href'))"
+    )
+    return list(dict.fromkeys(href for href in hrefs if href and "?" not in href))
 
 
 def test_nothing_is_wider_than_a_phone(pages, open_page, project, keeper):

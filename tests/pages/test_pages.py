@@ -304,6 +304,12 @@ def test_the_admins_own_form_is_not_a_second_way_in():
     assert answer["Location"] == "/sign-in/?next=/admin/"
 
 
+def test_the_admin_tells_a_member_who_is_no_staff_so_and_does_not_turn_round(browse):
+    answer = browse("owner").get("/admin/", follow=True)
+    assert (answer.status_code, len(answer.redirect_chain)) == (403, 1)
+    assert "no staff account" in answer.content.decode()
+
+
 # --- Settings
 
 
