@@ -304,8 +304,6 @@ def build_environ(scope: Scope, body: IO[bytes]) -> Environ:
     environ["CONTENT_LENGTH"] = str(_size(body))
     # What other parts of the server say to a view; no client can write into a scope.
     environ |= {k: v for k, v in scope.items() if k.startswith("agentstate.")}
-    if scope.get("agentstate.live"):
-        environ["agentstate.live"] = True  # set by our own live part, never by a client
     return environ
 
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
 from django.conf import settings
 
 from agentstate import codec
 from agentstate.errors import AppError
+from agentstate.model_calls import ModelNotReached, post_to_model
 from context_app.compaction.passage import Line, Passage
 from context_app.errors import SummariserBusy
 from context_app.shorten import shortened
@@ -25,6 +25,7 @@ from context_app.tokens import Counter
 TRIES = 3
 PAUSE = 0.2  # seconds before the second try; doubled before the third
 ANSWER_TOKENS = 1500
+ANSWER_BYTES = 4 * 1024 * 1024
 PROMPT_TOKENS = 600  # what stands around the conversation
 INSTRUCTIONS = """\
 You summarise a part of a conversation between a user and an agent, for the agent to \
@@ -146,43 +147,26 @@ def _ask(messages: list[dict[str, str]], until: float) -> str:
         "temperature": 0,
         "max_tokens": ANSWER_TOKENS,
     }
-    headers = {"Content-Type": "application/json"}
-    if settings.LLM_KEY:
-        headers["Authorization"] = f"Bearer {settings.LLM_KEY}"
-    try:
-        status, content = _post(codec.dumps(body).encode(), headers, until)
-    except httpx.HTTPError as exc:
-        if time.monotonic() >= until:
-            raise OutOfTime from exc
-        raise SummaryFailed(
-            f"the summariser was not reached: {type(exc).__name__}"
-        ) from exc
-    if status in (400, 413, 422):
-        raise TooLong(f"the summariser refused: {status}")
-    if status != 200:
-        raise SummaryFailed(f"the summariser answered {status}")
-    return _answer(content)
-
-
-def _post(body: bytes, headers: dict[str, str], until: float) -> tuple[int, bytes]:
-    """Send the request and read the answer, both before `until`.
-
-    httpx limits the wait for each piece of an answer, not for all of it.
-    """
     left = until - time.monotonic()
     if left <= 0:
         raise OutOfTime
-    url = f"{settings.LLM_URL.rstrip('/')}/chat/completions"
-    timeout = min(float(settings.LLM_TIMEOUT), left)
-    with httpx.stream(
-        "POST", url, content=body, headers=headers, timeout=timeout
-    ) as response:
-        found = bytearray()
-        for piece in response.iter_bytes():
-            found += piece
-            if time.monotonic() >= until:
-                raise OutOfTime
-        return response.status_code, bytes(found)
+    try:
+        answer = post_to_model(
+            f"{settings.LLM_URL.rstrip('/')}/chat/completions",
+            body,
+            key=settings.LLM_KEY,
+            timeout=min(float(settings.LLM_TIMEOUT), left),
+            max_bytes=ANSWER_BYTES,
+        )
+    except ModelNotReached as exc:
+        if time.monotonic() >= until:
+            raise OutOfTime from exc
+        raise SummaryFailed(f"the summariser was not reached: {exc}") from exc
+    if answer.status in (400, 413, 422):
+        raise TooLong(f"the summariser refused: {answer.status}")
+    if answer.status != 200:
+        raise SummaryFailed(f"the summariser answered {answer.status}")
+    return _answer(answer.body)
 
 
 def _answer(body: bytes) -> str:
