@@ -99,6 +99,19 @@ def error_of(answer: Answer) -> tuple[int, str, str | None]:
     return answer.status_code, answer.json["code"], items[0].get("path")
 
 
+# %s of them to session %s, by the function that the server calls.
+APPEND_FILLER = """
+SELECT agentstate_append_events(
+    s.project_id, s.id, array_agg(gen_random_uuid()), array_agg(false),
+    array_agg('acme.x'::text), array_agg('{"content":"x"}'::text),
+    array_agg(NULL::uuid), array_agg(NULL::uuid), array_agg(NULL::timestamptz),
+    NULL, NULL, NULL, NULL, 'test', false, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 24)
+FROM generate_series(1, %s), agent_sessions s
+WHERE s.id = %s
+GROUP BY s.project_id, s.id
+"""
+
+
 def fetch(sql: str, *values: Any) -> Any:
     """The rows of one query, past the ORM."""
     with connection.cursor() as cursor:

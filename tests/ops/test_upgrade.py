@@ -13,6 +13,7 @@ import pytest
 from agentstate.ids import new_id
 from agentstate.processes import wait_until
 from tests import services
+from tests.factories import APPEND_FILLER
 from tests.server import ROOT, Server
 
 NEXT = {"DJANGO_SETTINGS_MODULE": "tests.ops.next_version.settings"}
@@ -88,26 +89,12 @@ class Load:
 
 
 def fill(connection, events):
-    """Append `events` to one session, by the function that the server calls."""
-    project_id, session_id = connection.execute(
-        "SELECT project_id, id FROM agent_sessions LIMIT 1"
+    """Append `events` to one session."""
+    [session_id] = connection.execute(
+        "SELECT id FROM agent_sessions LIMIT 1"
     ).fetchone()
     for _ in range(events // BATCH):
-        connection.execute(
-            """
-            SELECT agentstate_append_events(
-                %(project)s, %(session)s,
-                (SELECT array_agg(gen_random_uuid()) FROM generate_series(1, %(n)s)),
-                array_fill(false, ARRAY[%(n)s]),
-                array_fill('acme.x'::text, ARRAY[%(n)s]),
-                array_fill('{"content":"x"}'::text, ARRAY[%(n)s]),
-                array_fill(NULL::uuid, ARRAY[%(n)s]),
-                array_fill(NULL::uuid, ARRAY[%(n)s]),
-                array_fill(NULL::timestamptz, ARRAY[%(n)s]), NULL, NULL, NULL, NULL,
-                'test', false, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 24)
-            """,
-            {"project": project_id, "session": session_id, "n": BATCH},
-        )
+        connection.execute(APPEND_FILLER, [BATCH, session_id])
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,15 @@ from django.test.utils import CaptureQueriesContext
 
 from sessions_app.models import Session
 from sessions_app.replay import replay_at
-from tests.factories import answers, calls, error_of, fetch, make_session, says
+from tests.factories import (
+    APPEND_FILLER,
+    answers,
+    calls,
+    error_of,
+    fetch,
+    make_session,
+    says,
+)
 from tests.fixtures import Api, issue_key, make_project
 
 
@@ -81,21 +89,7 @@ def long_session(database):
     session.append(calls("old"))
     for version in range(20):
         session.put_state({"n": version, "keep": "x" * 100}, version)
-        fetch(
-            """
-            SELECT agentstate_append_events(
-                s.project_id, s.id,
-                (SELECT array_agg(gen_random_uuid()) FROM generate_series(1, 2500)),
-                array_fill(false, ARRAY[2500]), array_fill('acme.x'::text, ARRAY[2500]),
-                array_fill('{"content":"x"}'::text, ARRAY[2500]),
-                array_fill(NULL::uuid, ARRAY[2500]),
-                array_fill(NULL::uuid, ARRAY[2500]),
-                array_fill(NULL::timestamptz, ARRAY[2500]), NULL, NULL, NULL, NULL,
-                'test', false, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 24)
-            FROM agent_sessions s WHERE s.id = %s
-            """,
-            session.id,
-        )
+        fetch(APPEND_FILLER, 2500, session.id)
         session.append(says(f"turn {version}"), calls("c"), answers("c"))
     fetch("VACUUM ANALYZE agent_events, agent_tool_calls, agent_snapshots")
     return session
