@@ -33,6 +33,7 @@ from access_app.models import Project
 from access_app.roles import Right
 from access_app.scopes import SESSIONS_READ
 from agentstate import codec, metrics
+from agentstate.bridge import Message, Receive, Scope, Send
 from agentstate.errors import AppError, FieldError
 from sessions_app import feed
 from sessions_app.feed import FeedFilter
@@ -82,6 +83,10 @@ class TooManySubscriptions(AppError):
     """A socket follows at most so many things at once. Unsubscribe from one first."""
 
     code, status = "too_many_subscriptions", 429
+
+
+class ClientGone(Exception):
+    """The other side has left: whoever was about to send to it is done."""
 
 
 class FrameBudget:
@@ -152,7 +157,8 @@ class Listener:
 class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     """One socket. Nothing it holds is lost with it: the client knows its places."""
 
-    async def connect(self) -> None:
+    def __init__(self) -> None:
+        super().__init__()
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.listener: Listener | None = None
         self.greeted = asyncio.Event()
@@ -160,6 +166,19 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         self.bad_frames = 0
         self.closing = False
         self.exits = contextlib.ExitStack()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one socket until it ends. That its client leaves is no failure."""
+        try:
+            with contextlib.suppress(ClientGone):
+                await super().__call__(scope, receive, unless_gone(send))
+        finally:
+            # However it ended, also in the middle of an answer: nothing stays behind.
+            for task in self.tasks.values():
+                task.cancel()
+            self.exits.close()
+
+    async def connect(self) -> None:
         try:
             self.handshake: Handshake = read_handshake(self.scope)
         except HandshakeRefused as exc:
@@ -189,9 +208,6 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         await self.base_send({"type": "websocket.http.response.body", "body": b""})
 
     async def disconnect(self, code: int) -> None:
-        for task in self.tasks.values():
-            task.cancel()
-        self.exits.close()
         raise StopConsumer
 
     # --- What comes in
@@ -293,6 +309,9 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     async def _guarded(self, work: Awaitable[None]) -> None:
         try:
             await work
+        except ClientGone:
+            # The socket itself hears of it too, and ends; see __call__.
+            self.closing = True
         except Exception:
             logger.exception("a socket's work failed")
             await self._cut(1011)
@@ -374,6 +393,26 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         with contextlib.suppress(Exception):
             async with asyncio.timeout(SEND_SECONDS):
                 await self.close(code)
+
+
+def unless_gone(send: Send) -> Send:
+    """`send`, raising ClientGone once the client has left.
+
+    The server has an OSError for that; and RuntimeError for what is sent after a close
+    that it has made itself, of a client that answers no more, before it has told us.
+    """
+
+    async def send_or_leave(message: Message) -> None:
+        try:
+            await send(message)
+        except OSError as exc:
+            raise ClientGone from exc
+        except RuntimeError as exc:
+            if message["type"] not in ("websocket.send", "websocket.close"):
+                raise
+            raise ClientGone from exc
+
+    return send_or_leave
 
 
 class AppErrorAs(AppError):

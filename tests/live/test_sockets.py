@@ -1,6 +1,8 @@
 """Sockets: who may connect, what they hear, and that they hear all of it."""
 
+import asyncio
 import json
+import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -8,6 +10,8 @@ from typing import Any
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from agentstate import metrics
+from sessions_app.consumers import LiveConsumer
 from tests.people import SECONDS, Socket, append, cookie_of, make_session
 
 
@@ -286,9 +290,6 @@ def test_own_15_subscriptions_are_limited(api, listen):
 
 def test_ws_07_dead_connections_leave_the_group(api, listen, server):
     """200 of the case's 1000 here; the soak does the rest."""
-    import socket as sockets
-    import struct
-
     session = make_session(api)
     dead = [listen() for _ in range(200)]
     for each in dead:
@@ -296,11 +297,7 @@ def test_ws_07_dead_connections_leave_the_group(api, listen, server):
     alive = listen()
     follow(alive, session)
     for each in dead:
-        # Reset: as a process that was killed leaves its connections.
-        each.connection.socket.setsockopt(
-            sockets.SOL_SOCKET, sockets.SO_LINGER, struct.pack("ii", 1, 0)
-        )
-        each.connection.socket.close()
+        reset(each.connection)
     append(api, session, 1)
     assert alive.seqs(1) == [1]
     wait_for_sockets(server, at_most=10)
@@ -348,3 +345,96 @@ def test_ws_03_a_vanished_client_is_closed_within_two_pings(make_key, server_fac
         raw.sendall("\r\n".join([*lines, "", ""]).encode())
         assert b" 101 " in raw.recv(4096).split(b"\r\n")[0]
         wait_for_sockets(server, at_most=0)
+
+
+# --- Leaving is no failure
+
+
+def reset(connection: Any) -> None:
+    """Leave as a process that was killed does: by a reset, without a word."""
+    import socket as sockets
+    import struct
+
+    raw = connection.socket
+    raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, struct.pack("ii", 1, 0))
+    raw.shutdown(sockets.SHUT_RD)
+    raw.close()
+
+
+LEAVING = [lambda connection: connection.close(), reset]
+
+
+@pytest.mark.parametrize("leave", LEAVING, ids=["closes", "resets"])
+def test_clients_that_leave_are_no_failures(api, make_key, server_factory, dial, leave):
+    """Before hello, after it, under a backlog, and while events are pushed."""
+    server = server_factory()
+    session, busy, key = make_session(api), make_session(api), make_key()
+    append(api, busy, 300, content="x" * 2000)
+    for moment in ("dialled", "greeted", "backlog", "pushed", "asking") * 8:
+        socket = Socket(dial(server=server))
+        if moment != "dialled":
+            socket.send(action="hello", key=key)
+            socket.next("welcome")
+        if moment == "backlog":
+            follow(socket, busy)
+        elif moment == "pushed":
+            follow(socket, session)
+            append(api, session, 1)
+            socket.next("events")
+            append(api, session, 1)
+        elif moment == "asking":
+            for number in range(10):
+                follow(socket, session, id=f"s{number}")
+        leave(socket.connection)
+    wait_for_sockets(server, at_most=0)
+    assert server.log == ""
+
+
+@pytest.mark.parametrize("moment", ["hello", "accept"])
+def test_a_socket_whose_client_is_gone_ends_quietly(moment, make_key, caplog):
+    """The server finds out by sending, and may tell the socket only later."""
+    messages = [
+        {"type": "websocket.connect"},
+        {
+            "type": "websocket.receive",
+            "text": json.dumps({"action": "hello", "key": make_key()}),
+        },
+    ]
+    gone = {"hello": "websocket.send", "accept": "websocket.accept"}[moment]
+    before = metrics.open_sockets.count
+    asyncio.run(asyncio.wait_for(serve(messages, gone_at=gone), SECONDS))
+    assert metrics.open_sockets.count == before
+    assert [r for r in caplog.records if r.levelno > logging.DEBUG] == []
+
+
+def test_a_real_failure_of_a_sockets_work_is_logged(caplog, monkeypatch):
+    async def broken(self):
+        raise RuntimeError("this is a fault of ours")
+
+    monkeypatch.setattr(LiveConsumer, "_stay_alive", broken)
+    asyncio.run(asyncio.wait_for(serve([{"type": "websocket.connect"}]), SECONDS))
+    [record] = [r for r in caplog.records if r.levelno > logging.DEBUG]
+    assert (record.levelname, record.message) == ("ERROR", "a socket's work failed")
+
+
+async def serve(messages: list[dict[str, Any]], gone_at: str = "") -> None:
+    """One socket that is told `messages`, and is over once it sends what fails."""
+    over = asyncio.Event()
+    waiting = list(messages)
+
+    async def receive() -> dict[str, Any]:
+        if waiting:
+            return waiting.pop(0)
+        await over.wait()
+        return {"type": "websocket.disconnect", "code": 1006}
+
+    async def send(message: dict[str, Any]) -> None:
+        if message["type"] == gone_at:
+            over.set()
+            raise OSError("the client has left")
+        if message["type"] == "websocket.close":
+            over.set()
+
+    scope = {"type": "websocket", "path": "/ws/", "subprotocols": []}
+    scope["headers"] = [(b"host", b"localhost")]
+    await LiveConsumer.as_asgi()(scope, receive, send)
