@@ -40,6 +40,10 @@ TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{},]', re.DOTALL)
 COLON = re.compile(r"[ \t\n\r]*+:")
 SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
+# Kept: to make one costs more than to write a small value.
+ENCODER = simplejson.JSONEncoder(
+    ensure_ascii=False, use_decimal=True, allow_nan=False, separators=(",", ":")
+)
 
 
 class MalformedJSON(AppError):
@@ -101,13 +105,7 @@ def dumps(value: Any) -> str:
     lone surrogates, wherever the value came from.
     """
     try:
-        text: str = simplejson.dumps(
-            value,
-            ensure_ascii=False,
-            use_decimal=True,
-            allow_nan=False,
-            separators=(",", ":"),
-        )
+        text: str = ENCODER.encode(value)
     except ValueError as exc:
         raise FieldError("$", "non_finite", "NaN and Infinity are not JSON") from exc
     try:

@@ -6,10 +6,16 @@ from collections.abc import Callable
 from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
+from django.contrib.auth.middleware import AuthenticationMiddleware
+from django.contrib.messages.middleware import MessageMiddleware
+from django.contrib.sessions.middleware import SessionMiddleware
 from django.db import DataError
 from django.http import HttpRequest, HttpResponse
+from django.middleware.csp import ContentSecurityPolicyMiddleware
 from django.utils import timezone
 from django.utils.csp import CSP
+from django_htmx.middleware import HtmxMiddleware
+from whitenoise.middleware import WhiteNoiseMiddleware
 
 from agentstate import logs
 from agentstate.api.errors import handler400
@@ -43,6 +49,43 @@ class RequestContextMiddleware:
         return response
 
 
+# Of the calls of the API; its documentation is a page like any other.
+API, API_DOCS = "/api/", "/api/v1/docs"
+
+
+class PagesOnly:
+    """Mixed into what pages need and calls of the API do without.
+
+    A call has no cookie, message or policy of a browser, and carries its own proof;
+    asking for them would be a third of what a small call costs.
+    """
+
+    get_response: Any
+
+    def __call__(self, request: HttpRequest) -> Any:
+        if request.path.startswith(API) and not request.path.startswith(API_DOCS):
+            return self.get_response(request)
+        return super().__call__(request)  # type: ignore[misc]
+
+
+class StaticFiles(PagesOnly, WhiteNoiseMiddleware): ...  # type: ignore[misc]
+
+
+class Sessions(PagesOnly, SessionMiddleware): ...
+
+
+class Authentication(PagesOnly, AuthenticationMiddleware): ...
+
+
+class Messages(PagesOnly, MessageMiddleware): ...
+
+
+class Htmx(PagesOnly, HtmxMiddleware): ...
+
+
+class ContentSecurityPolicy(PagesOnly, ContentSecurityPolicyMiddleware): ...
+
+
 ZONE_COOKIE = "zone"
 # The admin's theme needs inline scripts and evaluates expressions; what agents wrote is
 # escaped there all the same. The API's documentation starts by an inline script.
@@ -59,20 +102,15 @@ ADMIN_CSP: dict[str, Any] = {
 
 
 class PagePolicyMiddleware:
-    """The strict policy of settings for every page; a wider one where it must be.
-
-    Answers of the API carry none: no browser shows them.
-    """
+    """The strict policy of settings for every page; a wider one where it must be."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         response = self.get_response(request)
-        if request.path.startswith(("/admin/", "/api/v1/docs")):
+        if request.path.startswith(("/admin/", API_DOCS)):
             response._csp_config = ADMIN_CSP  # type: ignore[attr-defined]
-        elif request.path.startswith("/api/"):
-            response._csp_config = {}  # type: ignore[attr-defined]
         return response
 
 

@@ -23,15 +23,26 @@ def call_function(
 ) -> tuple[Any, ...]:
     """Return the one row that the SQL function `name` answers."""
     # What is not given is written out: to adapt a value costs more than the rest.
+    typed = list(zip(types.split(), arguments, strict=True))
     placeholders = ", ".join(
-        f"{'NULL' if value is None else '%s'}::{kind}"
-        for kind, value in zip(types.split(), arguments, strict=True)
+        f"{'NULL' if value is None else '%s'}::{kind}" for kind, value in typed
     )
-    given = [value for value in arguments if value is not None]
+    given = [_adapted(value, kind) for kind, value in typed if value is not None]
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {columns} FROM {name}({placeholders})", given)
         row: tuple[Any, ...] = cursor.fetchone()
     return row
+
+
+def _adapted(value: Any, kind: str) -> Any:
+    """Lists of ids and whole numbers as Postgres writes arrays.
+
+    psycopg looks at each item to find their common type, which the call names anyway.
+    """
+    if kind not in {"uuid[]", "bigint[]"}:
+        return value
+    items = ("NULL" if item is None else str(item) for item in value)
+    return f"{{{','.join(items)}}}"
 
 
 def call_move(

@@ -66,7 +66,7 @@ def decide_step(
     if decision not in DECISIONS:
         raise FieldError("", "unknown_decision", "There is no such decision.")
     if decision == "done":
-        result_text("result", value)
+        result_text(("result",), value)
     old = Step.objects.filter(project_id=project_id, id=step_id)
     before = old.values_list("state", flat=True).first()
     state = move_step(

@@ -201,18 +201,18 @@ def heartbeat(reach: Reach, items: Sequence[BeatItem]) -> list[Beat]:
         return [Beat(*row) for row in cursor.fetchall()]
 
 
-def result_text(path: str, result: Any) -> tuple[str, bytes]:
+def result_text(path: codec.Path, result: Any) -> tuple[str, bytes]:
     """Return a result's JSON text and digest. Raises FieldError if it is too large."""
     text = codec.dumps(result)
     size, limit = len(text.encode()), settings.STEP_RESULT_MAX_BYTES
     if size > limit:
         raise FieldError(
-            path,
+            codec.json_path(path),
             "result_too_large",
             f"the result has {size} bytes; the limit is {limit}. "
             "Store it as an artifact and return its id.",
         )
-    return text, result_hash(result)
+    return text, result_hash(result, text)
 
 
 @dataclass

@@ -69,15 +69,12 @@ class ApiView(APIView):
     http_method_names = ["get", "post", "put", "patch", "delete", "head"]
     content_negotiation_class = FirstRenderer
     usage: Usage | None = None
+    caller: Caller
 
     @property
     def api_request(self) -> ApiRequest:
         assert isinstance(self.request, ApiRequest)
         return self.request
-
-    @property
-    def caller(self) -> Caller:
-        return self.api_request.auth
 
     def initialize_request(
         self, request: HttpRequest, *args: Any, **kwargs: Any
@@ -92,9 +89,11 @@ class ApiView(APIView):
 
     def perform_authentication(self, request: Request) -> None:
         """Identify the caller and count the call, refused calls included."""
-        if not isinstance(request.auth, Caller):
+        caller = request.auth
+        if not isinstance(caller, Caller):
             raise Unauthenticated
-        self.usage = count_call(request.auth)
+        self.caller = caller
+        self.usage = count_call(caller)
         if self.usage is not None:
             self.usage.check()
 

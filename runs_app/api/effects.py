@@ -86,7 +86,7 @@ class BeginEffectView(EffectCallView):
     def post(self, request: ApiRequest, key: str) -> Response:
         self.check_key(key)
         body = read_as(BeginEffectIn, request)
-        result_text("request", body.get("request"))
+        result_text(("request",), body.get("request"))
         step = self.load_step(body["step"])
         if (known := find_effect(self.caller.project_id, key)) is not None:
             self.check_seen(known)
@@ -116,7 +116,7 @@ class CompleteEffectView(EffectCallView):
     def post(self, request: ApiRequest, key: str) -> Response:
         self.check_key(key)
         body = read_as(CompleteEffectIn, request)
-        result_text("result", body.get("result"))
+        result_text(("result",), body.get("result"))
         self.check_seen(get_effect(self.caller.project_id, key))
         record = complete_effect(
             self.caller.project_id,

@@ -229,7 +229,7 @@ class ResolveView(DecisionView):
             raise FieldError("result", "conflict", "goes with outcome done")
         if "error" in body and outcome != "give_up":
             raise FieldError("error", "conflict", "goes with outcome give_up")
-        result_text("result", body.get("result"))
+        result_text(("result",), body.get("result"))
         value = body.get("result" if outcome == "done" else "error")
         return self.decide(
             step_id, outcome, body["reason"], value=value, has_value="error" in body

@@ -543,8 +543,7 @@ class CompleteView(EndView):
 
 def read_completion(reader: Reader, step_id: UUID, token: int) -> Ending:
     reader.check_names({"step", "lease_token", "result", "usage"})
-    path = codec.json_path((*reader.path, "result"))
-    text, digest = result_text(path, reader.given.get("result"))
+    text, digest = result_text((*reader.path, "result"), reader.given.get("result"))
     ending = Ending(step_id, token, payload=text, hash=digest)
     read_usage(reader, ending)
     return ending
