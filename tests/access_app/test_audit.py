@@ -4,13 +4,13 @@ import psycopg
 import pytest
 from django.db import connection, transaction
 from django.db.utils import IntegrityError
-from django.test.utils import CaptureQueriesContext
 
 from access_app.models import AuditEntry
 from access_app.services import record_audit
 from agentstate.ids import new_id
 from tests import services
 from tests.fixtures import Api
+from tests.queries import CallQueries
 
 URL = "/api/v1/audit"
 
@@ -51,7 +51,7 @@ def test_it_holds_nothing_of_another_project(other_api, project):
 def test_the_list_costs_one_query_whatever_its_length(api, project):
     add(project, 3)
     api.get(URL)
-    with CaptureQueriesContext(connection) as queries:
+    with CallQueries() as queries:
         assert len(api.get(URL).json["items"]) >= 3
     assert len(queries) == 1
 

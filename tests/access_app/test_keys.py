@@ -17,6 +17,7 @@ from access_app.models import ApiKey, AuditEntry
 from access_app.services import revoke_key
 from agentstate.embedded import POSTGRES_BIN
 from tests.fixtures import Api
+from tests.queries import CallQueries
 
 URL = "/api/v1/keys"
 
@@ -48,7 +49,7 @@ def test_the_list_costs_one_query_whatever_its_length(api):
     for _ in range(3):
         make(api)
     api.get(URL)  # the key is known after this
-    with CaptureQueriesContext(connection) as queries:
+    with CallQueries() as queries:
         assert len(api.get(URL).json["items"]) == 4
     assert len(queries) == 1
 

@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection
-from django.test.utils import CaptureQueriesContext
 
 from access_app.models import AuditEntry, Member
 from agentstate.ids import new_id
+from tests.queries import CallQueries
 
 URL = "/api/v1/members"
 
@@ -118,6 +118,6 @@ def test_an_id_out_of_range_is_404(api):
 def test_the_list_costs_one_query_whatever_its_length(api):
     for _ in range(3):
         add(api)
-    with CaptureQueriesContext(connection) as queries:
+    with CallQueries() as queries:
         assert len(api.get(URL).json["items"]) == 3
     assert len(queries) == 1

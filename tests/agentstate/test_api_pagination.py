@@ -2,7 +2,6 @@
 
 import pytest
 from django.db import connection
-from django.test.utils import CaptureQueriesContext
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from agentstate.api.pagination import (
     encode_cursor,
     paginate,
 )
+from tests.queries import CallQueries
 
 URL = "/api/v1/audit"
 
@@ -64,7 +64,7 @@ def test_a_page_is_read_from_its_index(project):
     cursor = paginate(rows, {"limit": 1}, order).next
     with connection.cursor() as sql:
         sql.execute("SET enable_seqscan = off")
-        with CaptureQueriesContext(connection) as queries:
+        with CallQueries() as queries:
             paginate(rows, {"limit": 1, "cursor": cursor}, order)
         sql.execute("EXPLAIN " + queries.captured_queries[0]["sql"])
         plan = "\n".join(row[0] for row in sql.fetchall())

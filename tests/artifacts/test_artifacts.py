@@ -2,7 +2,6 @@
 
 import pytest
 from django.db import connection, transaction
-from django.test.utils import CaptureQueriesContext
 
 from sessions_app.artifacts.blobs import remove_strays
 from sessions_app.models import Artifact, Blob, StrayObject
@@ -19,6 +18,7 @@ from tests.artifacts.calls import (
 )
 from tests.factories import error_of, key_header, make_session, plan_of
 from tests.fixtures import Api, issue_key
+from tests.queries import CallQueries
 
 DATA = bytes(range(256)) * 1000  # several parts of a download
 
@@ -348,7 +348,7 @@ def test_lists_go_on_by_cursor(api, session, project):
         found, cursor = [], None
         while True:
             params = {"limit": 2} | ({"cursor": cursor} if cursor else {})
-            with CaptureQueriesContext(connection) as queries:
+            with CallQueries() as queries:
                 answer = api.get(path, params=params).json
             assert len(queries) <= 5, [q["sql"] for q in queries]
             found += [item["id"] for item in answer["items"]]

@@ -1,8 +1,6 @@
 """Getting a context: budget, tools, facts, plan, working memory, cost."""
 
 import pytest
-from django.db import connection
-from django.test.utils import CaptureQueriesContext
 
 from context_app.tokens import estimate
 from tests.context_app import legal
@@ -10,6 +8,7 @@ from tests.context_app.entries import expire
 from tests.context_app.test_replay_cases import context, said
 from tests.factories import answers, calls, error_of, make_session, says
 from tests.fixtures import Api
+from tests.queries import CallQueries
 
 FORMS = ["neutral", "openai", "openai_responses", "anthropic"]
 
@@ -209,7 +208,7 @@ def test_a_tokenizer_that_is_not_there_is_a_clear_error(session, settings):
 
 def queries_for(session, budget):
     """How many queries a context takes, without those that check the caller's key."""
-    with CaptureQueriesContext(connection) as captured:
+    with CallQueries() as captured:
         assert get(session, budget_tokens=budget, format="openai").status_code == 200
     return sum("agent_" in query["sql"] for query in captured)
 

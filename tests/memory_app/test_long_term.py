@@ -5,12 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from django.db import DatabaseError, connection, connections, transaction
-from django.test.utils import CaptureQueriesContext
 
 from memory_app.consolidation import Decision, consolidate
 from memory_app.models import Fact, FactRevision
 from memory_app.services import tracked
 from tests.memory_app.calls import facts, forget, recall, remember, texts
+from tests.queries import CallQueries
 
 
 def in_threads(count, call):
@@ -364,6 +364,6 @@ def test_lists_cost_the_same_number_of_queries(api):
 
 def queries(call):
     """How many statements look at memory; the key's own is read once a second."""
-    with CaptureQueriesContext(connection) as captured:
+    with CallQueries() as captured:
         call()
     return sum("agent_memory" in query["sql"] for query in captured)

@@ -2,7 +2,6 @@
 
 import pytest
 from django.db import connection
-from django.test.utils import CaptureQueriesContext
 
 from memory_app.embedding.embedders import PACKAGED_MODEL, embed_texts
 from memory_app.models import FactEmbedding
@@ -12,6 +11,7 @@ from memory_app.recall.wide import nearest
 from memory_app.recall.words import Scope, holders
 from tests.memory_app.calls import forget, remember, texts
 from tests.memory_app.test_recall import remember_many
+from tests.queries import CallQueries
 
 
 @pytest.fixture
@@ -170,6 +170,6 @@ def test_a_search_costs_the_same_number_of_queries(api, project):
 
 
 def count_queries(call):
-    with CaptureQueriesContext(connection) as captured:
+    with CallQueries() as captured:
         call()
     return len(captured)

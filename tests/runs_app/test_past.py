@@ -1,11 +1,10 @@
 """The plan that a replay of the session tells, after each event."""
 
 import pytest
-from django.db import connection
-from django.test.utils import CaptureQueriesContext
 
 from runs_app.past import plan_at
 from sessions_app.models import Session
+from tests.queries import CallQueries
 
 
 def replayed(api, session_id, at_seq):
@@ -88,6 +87,6 @@ def test_it_reads_the_events_of_one_run(api, runs, work, others):
     run = runs.create(["a"], session=session, second_run="parallel")
     work.complete(work.claim_one(run=run["id"]))
     stored = Session.objects.get(pk=session)
-    with CaptureQueriesContext(connection) as queries:
+    with CallQueries() as queries:
         assert plan_at(stored, stored.last_seq)["run"] == run["id"]
     assert len(queries) == 2

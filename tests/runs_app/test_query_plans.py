@@ -5,6 +5,7 @@ from django.db import connection, transaction
 
 from runs_app.models import Run, Step
 from sessions_app.models import Event, Session
+from tests.queries import CallQueries
 
 CLAIM = (
     "SELECT * FROM agentstate_claim_steps(%s, 'w', 1, 30, NULL, %s, %s, 'system',"
@@ -170,9 +171,7 @@ def test_31_hot_statements_have_an_index(crowd, project, query):
 
 
 def queries_of(call):
-    from django.test.utils import CaptureQueriesContext
-
-    with CaptureQueriesContext(connection) as captured:
+    with CallQueries() as captured:
         assert call().status_code == 200
     return len(captured)
 

@@ -5,7 +5,6 @@ from uuid import uuid4
 
 import pytest
 from django.db import connection
-from django.test.utils import CaptureQueriesContext
 
 from sessions_app.models import Event
 from tests.factories import (
@@ -20,6 +19,7 @@ from tests.factories import (
     says,
 )
 from tests.fixtures import Api
+from tests.queries import CallQueries
 
 
 def test_numbers_run_from_one_without_gaps(session):
@@ -308,7 +308,7 @@ def test_the_append_is_one_round_trip(session):
         (["with a key"], {"headers": key_header()}),
         (["expected"], {"expected_seq": 106}),
     ):
-        with CaptureQueriesContext(connection) as queries:
+        with CallQueries() as queries:
             answer = session.append(*events, **options)
         assert answer.status_code == 201, answer
         assert len(queries) == 1, queries.captured_queries
@@ -317,7 +317,7 @@ def test_the_append_is_one_round_trip(session):
 def test_the_append_opens_no_transaction_of_ours(session):
     """One autocommit statement: no BEGIN and no COMMIT are sent around it."""
     session.append("the key is known after this")
-    with CaptureQueriesContext(connection) as queries:
+    with CallQueries() as queries:
         session.append("x", headers=key_header())
     assert [q["sql"].split()[0] for q in queries.captured_queries] == ["SELECT"]
 

@@ -1,12 +1,11 @@
 """GET /sessions/{id}/events: the log, in pages."""
 
 import pytest
-from django.db import connection
-from django.test.utils import CaptureQueriesContext
 
 from sessions_app import log
 from sessions_app.models import Event
 from tests.factories import buffers, error_of, fetch, make_session, says
+from tests.queries import CallQueries
 
 
 @pytest.fixture
@@ -110,7 +109,7 @@ def test_a_cursor_serves_its_own_session_and_order_only(ten, api):
 def test_a_page_costs_two_queries_whatever_its_length(ten, params):
     """One reads the session, one its events."""
     ten.events()
-    with CaptureQueriesContext(connection) as queries:
+    with CallQueries() as queries:
         ten.events(**params)
     assert len(queries) <= (3 if "last" in params else 2)
 

@@ -3,8 +3,6 @@
 from datetime import datetime, timedelta
 
 import pytest
-from django.db import connection
-from django.test.utils import CaptureQueriesContext
 
 from access_app.models import ApiKey
 from sessions_app.api.sessions import filtered
@@ -12,6 +10,7 @@ from sessions_app.models import Session
 from sessions_app.services import SessionFields, create_session
 from tests.factories import MISSING, SESSIONS, error_of, fetch, make_session
 from tests.fixtures import Api, issue_key, make_project
+from tests.queries import CallQueries
 
 
 def ids(api, **params):
@@ -119,7 +118,7 @@ def test_a_page_costs_one_query_whatever_its_length(api, params):
             api, key=f"k{n}", agent="a", subject="u", title="title", labels={"x": "1"}
         )
     ids(api)  # the key is known after this
-    with CaptureQueriesContext(connection) as queries:
+    with CallQueries() as queries:
         ids(api, **params)
     assert len(queries) == 1
 

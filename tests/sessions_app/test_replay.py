@@ -1,8 +1,6 @@
 """GET /sessions/{id}/replay: a session as it was after event N."""
 
 import pytest
-from django.db import connection
-from django.test.utils import CaptureQueriesContext
 
 from sessions_app.models import Session
 from sessions_app.replay import replay_at
@@ -16,6 +14,7 @@ from tests.factories import (
     says,
 )
 from tests.fixtures import Api, issue_key, make_project
+from tests.queries import CallQueries
 
 
 def test_everything_is_as_it_was_after_that_event(session):
@@ -135,7 +134,7 @@ def test_a_fork_costs_the_same_at_the_end_of_a_long_log(long_session, session):
     session.fork(1)
 
     def queries(of, at_seq):
-        with CaptureQueriesContext(connection) as found:
+        with CallQueries() as found:
             of.fork(at_seq)
         return len(found)
 

@@ -6,13 +6,13 @@ from uuid import uuid4
 
 import pytest
 from django.db import connection
-from django.test.utils import CaptureQueriesContext
 
 from agentstate import codec, metrics
 from sessions_app.models import Snapshot
 from tests.concurrency.racing import at_once
 from tests.factories import error_of, fetch, make_session
 from tests.fixtures import Api
+from tests.queries import CallQueries
 
 MERGE = "application/merge-patch+json"
 PATCH = "application/json-patch+json"
@@ -348,7 +348,7 @@ class TestOldStates:
         snapshots = list(Snapshot.objects.filter(session_id=session.id).order_by("seq"))
         assert 2 <= len(snapshots) <= 20
         assert snapshots[-1].state == {"n": snapshots[-1].seq - 1}
-        with CaptureQueriesContext(connection) as queries:
+        with CallQueries() as queries:
             assert session.get("/state", at_seq=449)["state"] == {"n": 448}
         assert len(queries) <= 4
         # Wrong on purpose, in a copy of the world that is thrown away: it is used.
@@ -412,7 +412,7 @@ def conflicts_counted():
 def test_a_write_costs_two_queries(session):
     """One reads the state, one writes it."""
     session.put_state({"a": 1}, 0)
-    with CaptureQueriesContext(connection) as queries:
+    with CallQueries() as queries:
         session.put_state({"a": 2}, 1)
     assert len(queries) == 2
 
