@@ -23,7 +23,6 @@ from sessions_app.append import (
 from sessions_app.artifacts.erasing import erase_artifacts
 from sessions_app.errors import (
     LockLost,
-    SeqNotFound,
     SessionClosed,
     SessionKeyTaken,
     SessionLocked,
@@ -31,10 +30,8 @@ from sessions_app.errors import (
 )
 from sessions_app.facts import checked_changes
 from sessions_app.forks import pass_on_to_forks
-from sessions_app.log import iso, segments_of
-from sessions_app.models import Session, SessionStatus, Snapshot, ToolCall
-from sessions_app.payloads import kept_at_hand
-from sessions_app.replay import read_ahead, state_at, unsettled_calls_at
+from sessions_app.log import iso
+from sessions_app.models import Session, SessionStatus
 from sessions_app.state import write_state
 from sessions_app.working_memory import (
     Scope,
@@ -50,7 +47,6 @@ __all__ = [
     "close_session",
     "create_session",
     "erase_session",
-    "fork_session",
     "get_session",
     "lock_session",
     "release_lock",
@@ -375,98 +371,6 @@ def _erase_rows(project_id: UUID, session_id: UUID) -> int:
         )
         erased: int = cursor.fetchone()[0]
     return erased
-
-
-@kept_at_hand()
-def fork_session(
-    project_id: UUID,
-    session_id: UUID,
-    at_seq: int,
-    fields: SessionFields,
-    *,
-    actor: str,
-    subject: str | None = None,
-) -> Session:
-    """Return a new session whose log begins with the parent's events 1 to `at_seq`.
-
-    The events are not copied: the fork reads them where they lie. Its state, version
-    and open tool calls are the parent's as they were at `at_seq`. Raises SeqNotFound if
-    the parent's log is shorter, SessionKeyTaken if `fields.key` is in use.
-    """
-    parent = get_session(project_id, session_id, subject=subject)
-    read_ahead(parent, at_seq)
-    return _fork(project_id, session_id, at_seq, fields, actor=actor, subject=subject)
-
-
-@transaction.atomic
-def _fork(
-    project_id: UUID,
-    session_id: UUID,
-    at_seq: int,
-    fields: SessionFields,
-    *,
-    actor: str,
-    subject: str | None,
-) -> Session:
-    parent = get_session(project_id, session_id, subject=subject, lock=True)
-    if not 0 <= at_seq <= parent.last_seq:
-        raise SeqNotFound(last_seq=parent.last_seq)
-    then = state_at(parent, at_seq)
-    fork = Session(
-        id=new_id(),
-        project_id=project_id,
-        key=fields.key,
-        agent=fields.agent or parent.agent,
-        subject=parent.subject,
-        title=fields.title or parent.title,
-        labels=fields.labels or parent.labels,
-        metadata=fields.metadata or parent.metadata,
-        expires_at=fields.expires_at,
-        parent=parent,
-        forked_from_seq=at_seq,
-        lineage=_lineage_up_to(parent, at_seq),
-        last_seq=at_seq,
-        state=then.state,
-        version=then.version,
-        snapshot_version=then.version,
-    )
-    try:
-        with transaction.atomic():
-            fork.save(force_insert=True)
-    except IntegrityError as exc:
-        raise SessionKeyTaken(key=fields.key) from exc
-    first_record(fork, session_facts(fork), actor)
-    Snapshot.objects.create(
-        project_id=project_id,
-        session=fork,
-        seq=at_seq,
-        version=then.version,
-        state=then.state,
-    )
-    ToolCall.objects.bulk_create(
-        ToolCall(
-            project_id=project_id,
-            session=fork,
-            call_seq=call.call_seq,
-            tool_call_id=call.tool_call_id,
-            name=call.name,
-            awaiting=call.awaiting,
-            result_seq=call.result_seq,
-            result_synthetic=call.result_synthetic,
-        )
-        for call in unsettled_calls_at(parent, at_seq)
-    )
-    fork.refresh_from_db()
-    return fork
-
-
-def _lineage_up_to(parent: Session, at_seq: int) -> list[tuple[str, int]]:
-    """The segments of the parent's log that hold 1 to `at_seq`, cut there."""
-    return [
-        (str(segment.session_id), min(segment.last_seq, at_seq))
-        for segment in segments_of(parent)
-        if segment.first_seq <= at_seq
-    ]
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from sessions_app.api.serializers import (
     session_json,
 )
 from sessions_app.errors import PreconditionRequired
+from sessions_app.forking import fork_session
 from sessions_app.log import event_json, iso
 from sessions_app.models import Session
 from sessions_app.querysets import SessionQuerySet
@@ -236,7 +237,7 @@ class ForkView(NewSessionView):
     def post(self, request: ApiRequest, session_id: UUID) -> Response:
         body = read_as(ForkIn, request)
         self.check_may_create()
-        fork = services.fork_session(
+        fork = fork_session(
             self.caller.project_id,
             session_id,
             body["at_seq"],

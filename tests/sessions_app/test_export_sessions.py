@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from agentstate import codec
 from agentstate.ids import new_id
 from sessions_app.append import NewEvent, append_events
+from sessions_app.forking import fork_session
 from sessions_app.log import event_json, read_all
 from sessions_app.models import Session
 from sessions_app.projection import differences_of
@@ -20,7 +21,6 @@ from sessions_app.services import (
     append_event,
     close_session,
     create_session,
-    fork_session,
     reopen_session,
     update_session,
     write_state,

@@ -14,10 +14,11 @@ from django.db import connection
 
 from agentstate.ids import new_id
 from sessions_app.append import NewEvent, append_events
+from sessions_app.forking import fork_session
 from sessions_app.importing import Import
 from sessions_app.log import read_all
 from sessions_app.models import Event, Session
-from sessions_app.services import SessionFields, create_session, fork_session
+from sessions_app.services import SessionFields, create_session
 from sessions_app.transcripts.reading import Source
 from tests.sessions_app.transcripts import (
     assert_same,

@@ -15,6 +15,7 @@ from agentstate import codec
 from agentstate.ids import new_id
 from sessions_app import projection
 from sessions_app.append import NewEvent, append_events
+from sessions_app.forking import fork_session
 from sessions_app.models import Session, ToolCall
 from sessions_app.projection import Difference, differences_of
 from sessions_app.replay import open_calls_at, state_at
@@ -23,7 +24,6 @@ from sessions_app.services import (
     close_session,
     create_session,
     erase_session,
-    fork_session,
     reopen_session,
     update_session,
     write_state,
