@@ -305,11 +305,14 @@ class Postgres:
 class Valkey:
     """One Valkey below the data folder. What it holds may be lost (working memory)."""
 
-    def __init__(self, data_dir: Path, account: Account, *, port: int | None) -> None:
+    def __init__(
+        self, data_dir: Path, account: Account, *, durable: bool, port: int | None
+    ) -> None:
         self.folder = data_dir / "valkey"
         self.pid_file = data_dir / "run" / "valkey.pid"
         self.log_path = data_dir / "logs" / "valkey.log"
         self.account = account
+        self.durable = durable
         self.password = load_secrets(data_dir)["redis_password"]
         self.port = port
         self.process: subprocess.Popen[bytes] | None = None
@@ -352,7 +355,7 @@ class Valkey:
             f'dir "{self.folder}"',
             # A second's loss is allowed, a stall for a snapshot's fork is not.
             "appendonly yes",
-            "appendfsync everysec",
+            f"appendfsync {'everysec' if self.durable else 'no'}",
             'save ""',
             "loglevel warning",
         ]
@@ -398,7 +401,7 @@ class EmbeddedServices:
             else None
         )
         self.valkey = (
-            Valkey(self.data_dir, account, port=ports.get("redis_url"))
+            Valkey(self.data_dir, account, durable=durable, port=ports.get("redis_url"))
             if valkey
             else None
         )

@@ -159,7 +159,8 @@ PROCRASTINATE_AUTODISCOVER_MODULE_NAME = "jobs"
 
 # --- Redis or Valkey: working memory, rate limits, live hints
 REDIS_URL = env_str("REDIS_URL") or _services.get("redis_url", "redis://127.0.0.1:1/0")
-REDIS_TIMEOUT = 0.25  # seconds; no request waits longer for Redis
+# Seconds; no request waits longer for Redis.
+REDIS_TIMEOUT = env_int("AGENTSTATE_REDIS_TIMEOUT_MS", 250, low=10, high=60_000) / 1000
 CACHES = {
     "default": {
         "BACKEND": "django_redis.cache.RedisCache",

@@ -129,7 +129,7 @@ def wait_until_settled() -> None:
     from sessions_app.models import Event
 
     unsettled = Event.objects.extra(where=[f"NOT ({SETTLED})"])
-    wait_until(lambda: not unsettled.exists(), 10)
+    wait_until(lambda: not unsettled.exists(), 60)
 
 
 def make_project() -> Any:

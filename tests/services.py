@@ -26,6 +26,8 @@ def start() -> None:
         "AGENTSTATE_DATA_DIR": str(data_dir),
         "AGENTSTATE_TEST_ADMIN_URL": _running.postgres.admin_url(),
         "AGENTSTATE_DEMO": "0",
+        # A busy machine is not taken for a Redis that is away.
+        "AGENTSTATE_REDIS_TIMEOUT_MS": "20000",
     }
 
 

@@ -9,9 +9,10 @@ import boto3
 import httpx
 import pytest
 
-from agentstate.processes import free_port, wait_until
+from agentstate.processes import wait_until
 from tests.cutting_proxy import CuttingProxy
 from tests.factories import SessionApi, make_session
+from tests.server import PATIENCE, Port
 
 
 @pytest.fixture
@@ -78,7 +79,8 @@ KEYS = {"aws_access_key_id": "test", "aws_secret_access_key": "test-secret"}
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
     """A server of the S3 protocol over HTTP; its address."""
-    port = free_port()
+    held = Port()
+    port = held.number
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     process = subprocess.Popen(
@@ -91,7 +93,7 @@ def s3_server() -> Iterator[str]:
         return False
 
     try:
-        assert wait_until(answers, 60) and process.poll() is None
+        assert wait_until(answers, PATIENCE) and process.poll() is None
         yield url
     finally:
         process.kill()

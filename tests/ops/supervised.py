@@ -12,11 +12,12 @@ from pathlib import Path
 import httpx
 import psutil
 
-from agentstate.processes import free_port, kill_group, wait_until
+from agentstate.processes import kill_group, wait_until
+from tests.server import Port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_SECONDS = 120  # the machine may be busy; a start takes a few
-STOP_SECONDS = 40
+STOP_SECONDS = 120
 
 
 class Supervised:
@@ -26,7 +27,8 @@ class Supervised:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.data_dir = folder / "data"
-        self.port = free_port()
+        self.held_port = Port()
+        self.port = self.held_port.number
         self.url = f"http://127.0.0.1:{self.port}"
         self.environment = {
             **{k: v for k, v in os.environ.items() if not k.endswith("_URL")},
@@ -35,7 +37,8 @@ class Supervised:
             "AGENTSTATE_DEMO": "0",
             **environment,
         }
-        self.environment.pop("PROMETHEUS_MULTIPROC_DIR", None)
+        for name in ("PROMETHEUS_MULTIPROC_DIR", "AGENTSTATE_REDIS_TIMEOUT_MS"):
+            self.environment.pop(name, None)
         self.process: subprocess.Popen[bytes] | None = None
         self.tree: list[psutil.Process] = []
 
@@ -57,8 +60,11 @@ class Supervised:
         if not wait_until(lambda: self.has_ended or self.is_ready, START_SECONDS):
             raise AssertionError(f"not ready:\n{self.err}")
         assert not self.has_ended, self.err
-        wait_until(lambda: self.health().get("checks", {}).get("worker") == "ok", 30)
+        assert wait_until(self.has_worker, START_SECONDS), self.err
         self.remember_tree()
+
+    def has_worker(self) -> bool:
+        return bool(self.health().get("checks", {}).get("worker") == "ok")
 
     def remember_tree(self) -> None:
         assert self.process is not None
@@ -121,13 +127,13 @@ class Supervised:
 
     def health(self) -> dict:
         try:
-            return httpx.get(f"{self.url}/readyz", timeout=5).json()
+            return httpx.get(f"{self.url}/readyz", timeout=30).json()
         except httpx.TransportError:
             return {}
 
     def client(self, key: str) -> httpx.Client:
         return httpx.Client(
-            base_url=self.url, headers={"Authorization": f"Bearer {key}"}, timeout=30
+            base_url=self.url, headers={"Authorization": f"Bearer {key}"}, timeout=60
         )
 
     def kill_supervisor(self) -> None:
