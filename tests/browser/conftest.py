@@ -27,6 +27,7 @@ ARGUMENTS = [
     "--disable-sync",
 ]
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+PATIENCE_MS = 60_000  # for each wait: the machine may be busy
 
 
 @pytest.fixture(scope="package")
@@ -39,7 +40,9 @@ def chromium() -> Iterator[Any]:
     before = os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        browser = playwright.chromium.launch(
+            executable_path=path, args=ARGUMENTS, timeout=PATIENCE_MS
+        )
         yield browser
         browser.close()
     if before is None:
@@ -65,6 +68,8 @@ def open_page(
     """open_page(path, role=…) is a page of the project as a member of that role.
 
     The page keeps what went wrong in it: scripts' errors, policy violations, dialogs.
+    Its zone is told beforehand: a page whose days are of another zone loads once more,
+    at a moment of its own. `zone_is_told=False` leaves that to the page.
     """
     contexts = []
 
@@ -72,11 +77,15 @@ def open_page(
         base = options.pop("base", server.base_url)
         client = options.pop("client", None) or browse(role)
         options.setdefault("timezone_id", "Europe/Berlin")
+        zone_is_told = options.pop("zone_is_told", True)
         context = chromium.new_context(base_url=base, **options)
         contexts.append(context)
         name, morsel = next(iter(client.cookies.items()))
         context.add_cookies([{"name": name, "value": morsel.value, "url": base}])
-        context.set_default_timeout(15_000)
+        if zone_is_told:
+            zone = {"name": "zone", "value": options["timezone_id"], "url": base}
+            context.add_cookies([zone])
+        context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
         page.faults = []
         page.on("pageerror", lambda error: page.faults.append(str(error)))

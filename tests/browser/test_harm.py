@@ -1,7 +1,7 @@
 """What agents write does no harm on any page, and roles hold in the browser."""
 
 from tests.artifacts.calls import upload
-from tests.browser.conftest import wait_live
+from tests.browser.conftest import PATIENCE_MS, wait_live
 from tests.factories import SessionApi
 from tests.people import append, make_session
 
@@ -126,13 +126,18 @@ def test_signing_in_and_out(server, chromium, make_user, project):
     user.save()
     add_member(project.id, user, "owner")
     page = chromium.new_page(base_url=server.base_url)
+    page.set_default_timeout(PATIENCE_MS)
     page.goto(f"/p/{project.slug}/runs/")
-    for password, shown in (("wrong", ".note--error"), ("correct horse", "text=Runs")):
+
+    def sign_in(password):
         page.fill("#username", user.username)
         page.fill("#password", password)
         page.click("main button")
-        page.wait_for_selector(shown)
-    assert page.url.endswith(f"/p/{project.slug}/runs/")
+
+    sign_in("wrong")
+    page.wait_for_selector(".note--error")
+    sign_in("correct horse")
+    page.wait_for_url(f"**/p/{project.slug}/runs/")
     page.click(".menu--right summary")
     page.click("text=Sign out")
     page.wait_for_url("**/sign-in/")

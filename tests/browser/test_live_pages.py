@@ -7,6 +7,7 @@ import pytest
 
 from tests.browser.conftest import wait_live
 from tests.cutting_proxy import CuttingProxy
+from tests.fixtures import wait_until_settled
 from tests.people import append, make_session
 
 
@@ -175,6 +176,7 @@ def test_a_run_moves_and_approving_releases_its_step(api, open_page):
     item = {"step": step["step"], "lease_token": step["lease_token"], "result": 1}
     api.post("/api/v1/steps/complete", {"items": [item]})
     page.wait_for_selector("#run-state.tag--waiting")
+    wait_until_settled()  # or the inbox hears of it late, and loads anew
     inbox = open_page("inbox/", role="operator")
     inbox.click("text=Approve >> nth=1")
     inbox.fill(".inbox details[open] textarea[name=reason]", "looks right")
@@ -190,6 +192,7 @@ def test_a_run_moves_and_approving_releases_its_step(api, open_page):
 
 def test_keys_lead_from_page_to_page(api, open_page):
     make_session(api, title="one")
+    wait_until_settled()  # or the list hears of it late, and loads anew
     page = open_page("")
     page.keyboard.press("g")
     page.keyboard.press("s")
@@ -198,8 +201,9 @@ def test_keys_lead_from_page_to_page(api, open_page):
     page.wait_for_selector("[data-row].is-at")
     page.keyboard.press("Enter")
     page.wait_for_selector("#log-title")
+    page.wait_for_load_state()  # who hears the keys comes after the text
     page.keyboard.press("/")
-    assert page.evaluate("document.activeElement.name") == "q"
+    page.wait_for_selector("[name=q]:focus")
 
 
 def test_pages_work_without_scripts(api, open_page):
@@ -208,9 +212,10 @@ def test_pages_work_without_scripts(api, open_page):
     page = open_page(f"sessions/{session}/", java_script_enabled=False)
     assert page.text_content("#past .json-string") == "pay"
     page.click("#earlier")
+    wait_for_seq(page, 1)
     assert shown_seqs(page)[0] == 1
     page.click("#e2 .event__seq")
-    assert page.url.endswith("?seq=2#e2")
+    page.wait_for_url(lambda url: url.endswith("?seq=2#e2"))
 
 
 def test_db_06_the_readers_zone_decides_the_day(api, clock, open_page):
@@ -224,6 +229,7 @@ def test_db_06_the_readers_zone_decides_the_day(api, clock, open_page):
         ("Europe/Berlin", "2026-03-29"),
         ("America/Los_Angeles", "2026-03-28"),
     ):
-        page = open_page("search/?day=" + day, timezone_id=zone)
-        page.wait_for_selector("#found li")  # after the page has told its zone
-        assert zone in page.text_content(".zone-note")
+        address = f"search/?day={day}"
+        page = open_page(address, timezone_id=zone, zone_is_told=False)
+        page.wait_for_selector(f".zone-note:has-text('{zone}')")
+        page.wait_for_selector("#found li")
