@@ -33,7 +33,7 @@ class EventSource:
     def ids(self) -> list[str]:
         return [message.id for message in self.messages]
 
-    def read(self, count: int, seconds: float = 60) -> "EventSource":
+    def read(self, count: int, seconds: float = 120) -> "EventSource":
         """Receive until `count` messages are here, through as many connections."""
         done = threading.Event()
 
@@ -60,7 +60,7 @@ class EventSource:
             headers["Last-Event-ID"] = self.last_id
         try:
             with httpx.stream(
-                "GET", self.url, params=self.params, headers=headers, timeout=30
+                "GET", self.url, params=self.params, headers=headers, timeout=60
             ) as answer:
                 if answer.status_code != 200:
                     answer.read()

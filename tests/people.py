@@ -12,7 +12,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from agentstate.ids import new_id
 
-SECONDS = 15  # a test fails after waiting this long for a message
+SECONDS = 60  # a test fails after waiting this long for a message
 
 
 class Socket:
@@ -56,6 +56,7 @@ def dial(server: Any) -> Iterator[Callable[..., ClientConnection]]:
         def open_one(path: str = "/ws/", **options: Any) -> ClientConnection:
             headers = options.pop("headers", {})
             address = options.pop("server", server).base_url.replace("http", "ws", 1)
+            options.setdefault("open_timeout", SECONDS)
             made = connect(
                 address + path, additional_headers=headers, max_size=None, **options
             )

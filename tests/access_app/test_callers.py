@@ -69,7 +69,7 @@ def test_a_revoked_key_is_refused_within_a_second(project, make_key):
 def seconds_until_refused(call):
     revoked = time.monotonic()
     last_success = revoked
-    while time.monotonic() - revoked < 5:
+    while time.monotonic() - revoked < 60:
         began = time.monotonic()
         try:
             call()
@@ -82,7 +82,8 @@ def seconds_until_refused(call):
 def test_a_revoked_key_is_refused_by_every_process(project, make_key, server_factory):
     text = make_key(rate_limit_per_minute=0)
     servers = [server_factory(), server_factory()]
-    with httpx.Client(headers={"Authorization": f"Bearer {text}"}) as client:
+    headers = {"Authorization": f"Bearer {text}"}
+    with httpx.Client(headers=headers, timeout=60) as client:
 
         def call(server):
             answer = client.get(f"{server.base_url}/api/v1/whoami")

@@ -134,7 +134,7 @@ def test_id_04_a_key_in_flight_is_409_and_a_crash_frees_it(api, project):
         )
         first = send_from_a_process(api.key, body)
         try:
-            assert wait_until(lambda: is_held_up(first), 20), first.communicate()
+            assert wait_until(lambda: is_held_up(first), 120), first.communicate()
             assert first.poll() is None, first.communicate()
             second = send(api, body, "k-80")
             assert second.status_code == 409
@@ -149,7 +149,7 @@ def test_id_04_a_key_in_flight_is_409_and_a_crash_frees_it(api, project):
         answers.append(send(api, body, "k-80"))
         return answers[-1].status_code != 409
 
-    assert wait_until(is_free, 30)
+    assert wait_until(is_free, 60)
     assert answers[-1].status_code == 201
     assert members_of(project) == 1
 

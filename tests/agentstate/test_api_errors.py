@@ -280,4 +280,4 @@ def test_a_body_cut_off_by_a_lost_connection_changes_nothing(server, make_key, p
         while connection.recv(1000):
             pass
     assert Project.objects.get(pk=project.pk).settings == {}
-    assert httpx.get(f"{server.base_url}/healthz").status_code == 200
+    assert server.get("/healthz").status_code == 200

@@ -164,9 +164,9 @@ def test_nesting_up_to_the_limit_is_kept(depth):
 def test_deeper_nesting_is_refused_at_once(depth, opening):
     closing = opening[::-1].translate({ord("["): "]", ord("{"): "}"})
     closing = "".join(c for c in closing if c in "]}")
-    started = time.perf_counter()
+    started = time.thread_time()
     error = refused(opening * depth + "0" + closing * depth)
-    assert time.perf_counter() - started < 1
+    assert time.thread_time() - started < 1
     assert error["code"] == "too_deep"
     assert "100" in error["detail"]
 
@@ -182,9 +182,9 @@ def test_the_path_to_what_is_too_deep_begins_at_the_root():
 
 
 def test_an_integer_of_five_thousand_digits_is_refused_with_its_path():
-    started = time.perf_counter()
+    started = time.thread_time()
     error = refused('{"a":[1,' + "7" * 5000 + "]}")
-    assert time.perf_counter() - started < 1
+    assert time.thread_time() - started < 1
     assert (error["path"], error["code"]) == ("a[1]", "too_many_digits")
 
 

@@ -65,7 +65,7 @@ def test_a_pid_file_that_was_cut_short_is_ignored(tmp_path):
 def test_a_process_that_ignores_the_signal_is_killed(tmp_path):
     with (tmp_path / "log").open("wb") as log:
         process = start_process(DEAF, pid_file=tmp_path / "x.pid", log=log)
-    assert wait_until(lambda: (tmp_path / "log").stat().st_size > 0, 10)
+    assert wait_until(lambda: (tmp_path / "log").stat().st_size > 0, 60)
     stop_process(process, signal.SIGTERM, 0.1)
     assert process.returncode == -signal.SIGKILL
 
@@ -82,10 +82,10 @@ def test_a_process_dies_with_its_parent(tmp_path):
             "time.sleep(60)",
         ]
     )
-    assert wait_until(lambda: recorded_process(tmp_path / "x.pid") is not None, 20)
+    assert wait_until(lambda: recorded_process(tmp_path / "x.pid") is not None, 60)
     parent.kill()
     parent.wait()
-    assert wait_until(lambda: recorded_process(tmp_path / "x.pid") is None, 10)
+    assert wait_until(lambda: recorded_process(tmp_path / "x.pid") is None, 60)
 
 
 def test_the_holder_of_a_port_is_named():

@@ -54,7 +54,7 @@ def test_acceptance_33_a_session_cut_at_random_has_no_gap_and_no_repeat(
     proxy.cut_after = [chance.randint(1, 6000) for _ in range(events // 5)]
 
     def write():
-        for first in range(0, events, 20):
+        for first in range(0, events, 60):
             session.append(*[f"{first + n}:" + "ä" * (n * 7) for n in range(20)])
 
     writer = in_background(write)
@@ -139,10 +139,7 @@ def test_a_stream_begins_where_it_is_told_to(
 def test_a_stream_that_may_not_be_is_refused_like_any_call(
     server, api, path, headers, refusal
 ):
-    answer = httpx.get(
-        server.base_url + path,
-        headers={"Authorization": f"Bearer {api.key}"} | headers,
-    )
+    answer = server.get(path, headers={"Authorization": f"Bearer {api.key}"} | headers)
     assert (answer.status_code, answer.json()["code"]) == refusal
 
 
@@ -155,7 +152,7 @@ def test_a_wrong_last_event_id_is_422(server, session):
 
 
 def open_streams(server):
-    text = httpx.get(f"{server.base_url}/metrics").text
+    text = server.get("/metrics").text
     return sum(
         float(line.rsplit(" ", 1)[1])
         for line in text.splitlines()
@@ -176,41 +173,41 @@ def test_a_revoked_key_ends_its_streams_and_no_other(
     mine = EventSource(stream_url(server.base_url, session), text)
     other = EventSource(stream_url(server.base_url, session), session.api.key)
     threads = ended(mine), ended(other)
-    assert wait_until(lambda: mine.messages and other.messages, 20)
+    assert wait_until(lambda: mine.messages and other.messages, 60)
     revoke_key(project.id, ApiKey.objects.get(prefix=text.split("_")[1]).id)
-    threads[0].join(10)
+    threads[0].join(60)
     assert not threads[0].is_alive()
     session.append("2")
-    assert wait_until(lambda: len(other.messages) == 2, 20)
+    assert wait_until(lambda: len(other.messages) == 2, 60)
     assert mine.ids == ["1"]
     mine.read(2)
     assert mine.refusal == (401, "unauthenticated")
     session.api.delete(session.url)
-    threads[1].join(20)
+    threads[1].join(60)
 
 
 def test_an_erased_session_ends_its_streams(server, session):
     session.append("1")
     reader = EventSource(stream_url(server.base_url, session), session.api.key)
     thread = ended(reader)
-    assert wait_until(lambda: reader.messages, 20)
+    assert wait_until(lambda: reader.messages, 60)
     session.api.delete(session.url)
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
     reader.read(2)
     assert reader.refusal == (404, "session_not_found")
 
 
 def test_a_client_that_goes_away_frees_its_place(server, session):
-    assert wait_until(lambda: open_streams(server) == 0, 20)
+    assert wait_until(lambda: open_streams(server) == 0, 60)
     with socket.create_connection(("127.0.0.1", server.port)) as client:
         client.sendall(
             f"GET {session.url}/events/stream HTTP/1.1\r\nHost: 127.0.0.1\r\n"
             f"Authorization: Bearer {session.api.key}\r\n\r\n".encode()
         )
         assert client.recv(100).startswith(b"HTTP/1.1 200")
-        assert wait_until(lambda: open_streams(server) == 1, 20)
-    assert wait_until(lambda: open_streams(server) == 0, 20)
+        assert wait_until(lambda: open_streams(server) == 1, 60)
+    assert wait_until(lambda: open_streams(server) == 0, 60)
 
 
 def test_a_slow_client_holds_up_nobody_and_misses_nothing(server, session):
@@ -229,9 +226,8 @@ def test_a_slow_client_holds_up_nobody_and_misses_nothing(server, session):
             session.append("x" * 1_000_000)
         quick = EventSource(url, session.api.key).read(9)
         assert quick.ids == [str(n) for n in range(1, 10)]
-        answer = httpx.get(f"{server.base_url}/healthz")
-        assert answer.status_code == 200
-        slow.settimeout(20)
+        assert server.get("/healthz").status_code == 200
+        slow.settimeout(60)
         received, tail = 0, b""
         while b"id: 9\n" not in tail:
             part = slow.recv(1 << 20)
@@ -301,7 +297,7 @@ def test_the_tailer_outlives_whatever_it_meets(session, monkeypatch):
 
     async def run():
         with tailer.follow(follower):
-            assert await follower.wait(20)
+            assert await follower.wait(60)
             assert not follower.over
         await tailer.task
 
@@ -330,7 +326,7 @@ def test_two_hundred_streams_on_one_server(server, session, api, streams):
     async def run():
         begun = asyncio.Semaphore(0)
         limits = httpx.Limits(max_connections=streams + 10)
-        async with httpx.AsyncClient(timeout=60, limits=limits) as client:
+        async with httpx.AsyncClient(timeout=120, limits=limits) as client:
             tasks = [asyncio.create_task(follow(client, begun)) for _ in range(streams)]
             for _ in range(streams):
                 await begun.acquire()
@@ -351,7 +347,7 @@ def test_two_hundred_streams_on_one_server(server, session, api, streams):
     connections, seen = asyncio.run(run())
     assert seen == [["id: 1", "id: 2", "id: 3"]] * streams
     assert connections < 40
-    assert wait_until(lambda: open_streams(server) == 0, 20)
+    assert wait_until(lambda: open_streams(server) == 0, 60)
 
 
 def server_connections():

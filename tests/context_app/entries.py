@@ -10,4 +10,4 @@ def expire(redis, owner_id, key):
         if name.endswith(f":entry:{key}".encode())
     ]
     redis.pexpire(name, 1)
-    assert wait_until(lambda: not redis.exists(name), 5)
+    assert wait_until(lambda: not redis.exists(name), 60)

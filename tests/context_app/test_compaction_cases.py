@@ -198,7 +198,8 @@ def test_a_summariser_that_hangs_is_left_when_the_time_is_up(session, llm, setti
     talk(session, 10)
     done = compact(session, method="llm")
     released.set()
-    assert (done["status"], len(stub.requests)) == ("fallback", 1)
+    assert done["status"] == "fallback"
+    assert len(stub.requests) <= 1  # none, if the machine was busy for so long
     assert "took longer than 0.5 s" in done["reason"]
 
 

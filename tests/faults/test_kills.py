@@ -57,7 +57,7 @@ class Field:
 
     def wait_for(self, processes):
         for process in processes:
-            process.join(60)
+            process.join(120)
             assert process.exitcode in (0, -signal.SIGKILL), process.exitcode
             self.killed += process.exitcode == -signal.SIGKILL
         # What was on its way to the services when its sender died has arrived.

@@ -47,7 +47,7 @@ def check(served: Supervised, command: str) -> None:
 def test_07_no_heartbeat_for_a_lease_since_the_database_is_away(served):
     client = Client(served.url, served.any_key(), deadline=120)
     began, ended = threading.Event(), threading.Event()
-    first = Worker(client, lease_s=2, wait_s=0.2, name="first")
+    first = Worker(client, lease_s=4, wait_s=0.2, name="first")
     second = Worker(client, lease_s=30, wait_s=0.2, name="second")
 
     @first.tool("slow")
@@ -129,7 +129,7 @@ def test_28_postgres_stops_at_once_again_and_again_under_load(served):
             is_over.wait(chance.uniform(5, 40))
             before = served.pid_of("postgres")
             stop_postgres(served)
-            assert wait_until(lambda: served.is_replaced("postgres", before), 60)  # noqa: B023
+            assert wait_until(lambda: served.is_replaced("postgres", before), 120)  # noqa: B023
         is_over.set()
         threads[1].join(150)
 

@@ -34,7 +34,7 @@ class Dashboard:
         while True:
             try:
                 async with connect(
-                    f"{self.url}/ws/", max_size=None, compression=None, open_timeout=60
+                    f"{self.url}/ws/", max_size=None, compression=None, open_timeout=120
                 ) as opened:
                     attempts = 0
                     await self._follow(opened)

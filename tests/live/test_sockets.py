@@ -304,12 +304,10 @@ def test_ws_07_dead_connections_leave_the_group(api, listen, server):
 
 
 def wait_for_sockets(server: Any, at_most: int) -> None:
-    import httpx
-
     from agentstate.processes import wait_until
 
     def few() -> bool:
-        lines = httpx.get(f"{server.base_url}/metrics").text.splitlines()
+        lines = server.get("/metrics").text.splitlines()
         [line] = [x for x in lines if x.startswith("agentstate_sockets ")]
         return float(line.split()[1]) <= at_most
 

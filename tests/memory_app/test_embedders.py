@@ -50,7 +50,7 @@ def endpoint(settings):
     forget_models()
     with serving(TinyModel()) as server:
         settings.EMBEDDER, settings.EMBEDDER_URL = MODEL, server.url
-        settings.EMBEDDER_KEY, settings.EMBEDDER_TIMEOUT = "sk-test", 5
+        settings.EMBEDDER_KEY, settings.EMBEDDER_TIMEOUT = "sk-test", 60
         yield server
     forget_models()
 
@@ -137,7 +137,7 @@ def test_a_slow_embedder_delays_nobody_else(api, project, endpoint, settings):
     assert texts(recall(api, "oolong", mode="text")) == ["Likes oolong"]
     assert waits.is_alive()
     endpoint.gate.set()
-    waits.join(30)
+    waits.join(60)
     assert found[0]["degraded"] == ""
     endpoint.gate.clear()
     settings.EMBEDDER_TIMEOUT = 0.2

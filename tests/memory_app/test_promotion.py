@@ -324,7 +324,7 @@ class ModelServer(Endpoint):
 def model(settings):
     server = ModelServer()
     settings.LLM_URL, settings.LLM_MODEL = server.url, "test-model"
-    settings.LLM_TIMEOUT = 5
+    settings.LLM_TIMEOUT = 60
     yield server
     server.close()
 
@@ -460,7 +460,7 @@ def test_a_model_that_trickles_is_given_up(api, model, settings, clock):
     assert failed["status"] == "failed" and failed["next_attempt_at"]
     assert facts(api) == []
     model.gate.set()
-    settings.LLM_TIMEOUT = 5
+    settings.LLM_TIMEOUT = 60
     model.will_say({"facts": [fact("Prefers tea", 1)]})
     clock.advance(seconds=60)
     assert promote(api, session)["status"] == "done"

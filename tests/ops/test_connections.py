@@ -64,7 +64,7 @@ def test_op_04_streams_and_calls_share_one_bounded_pool(busy):
         statuses, peak = call_many(client, path, lambda: connections(server, port))
         assert statuses <= {201, 503}
         assert peak <= POOL
-    assert wait_until(lambda: connections(server, port) <= POOL, 30)
+    assert wait_until(lambda: connections(server, port) <= POOL, 120)
     assert client.get(path).status_code == 200
 
 

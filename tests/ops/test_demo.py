@@ -10,7 +10,7 @@ from agentstate.preparation import DEMO_SCOPES, DEMO_SETTINGS
 from agentstate.processes import wait_until
 from tests.ops.supervised import Supervised
 
-SECONDS = 60
+SECONDS = 120
 
 
 def get(http: httpx.Client, path: str, **params) -> dict:

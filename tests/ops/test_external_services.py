@@ -28,6 +28,6 @@ def test_a_postgres_that_is_not_there_is_said_plainly(supervise):
         REDIS_URL="redis://127.0.0.1:1/0",
     )
     served.launch()
-    assert served.process.wait(60) != 0
+    assert served.process.wait(120) != 0
     assert "Postgres cannot be used" in served.err
     assert "Traceback" not in served.err and "hidden" not in served.err

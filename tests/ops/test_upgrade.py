@@ -79,7 +79,7 @@ class Load:
     def goes_on(self, more=60):
         """Whether that many more appends are answered."""
         wanted = len(self.statuses) + more
-        return wait_until(lambda: len(self.statuses) >= wanted, 60)
+        return wait_until(lambda: len(self.statuses) >= wanted, 120)
 
     def stop(self):
         self.over.set()
@@ -118,9 +118,11 @@ def test_own_19_the_next_version_migrates_under_load(
         with psycopg.connect(admin, autocommit=True) as connection:
             fill(connection, events)
         with psycopg.connect(admin) as reader:
+            # It is longer than what the embedded Postgres takes for forgotten.
+            reader.execute("SET idle_in_transaction_session_timeout = 0")
             reader.execute("SELECT FROM agent_events LIMIT 1")
             migrating = manage(environment | NEXT, "migrate")
-            assert wait_until(lambda: waits_for_a_lock(admin), 60)
+            assert wait_until(lambda: waits_for_a_lock(admin), 120)
             assert loads[0].goes_on()
             assert migrating.poll() is None
         assert "next_version.0002_event_note_index... OK" in done(migrating)

@@ -9,19 +9,19 @@ def make(runs, **retry):
 
 
 def test_a_failure_is_tried_again_after_the_backoff(runs, work, clock):
-    run = make(runs, backoff_s=10, factor=3)
+    run = make(runs, backoff_s=100, factor=3)
     assert work.fail(work.claim_one(), "busy")["state"] == "waiting"
     assert runs.get(run)["state"] == "waiting"
     assert runs.get(run)["retrying"] == 1
-    clock.advance(seconds=9)
+    clock.advance(seconds=60)
     assert work.claim() == []
-    clock.advance(seconds=2)
+    clock.advance(seconds=41)
     step = work.claim_one()
     assert (step["failures"], step["previous"]) == (1, None)
     work.fail(step, "busy")
-    clock.advance(seconds=29)
+    clock.advance(seconds=240)
     assert work.claim() == []
-    clock.advance(seconds=2)
+    clock.advance(seconds=61)
     assert work.complete(work.claim_one())["run_state"] == "succeeded"
     assert runs.get(run)["retrying"] == 0
 

@@ -105,7 +105,7 @@ def test_erasing_the_session_takes_the_memory_of_its_runs(api, session, run, red
     api.put(path(run, "k"), {"value": "sentinel"})
     api.put(f"/api/v1/sessions/{session}/working-memory/k", {"value": "sentinel"})
     assert api.delete(f"/api/v1/sessions/{session}").status_code == 204
-    assert wait_until(lambda: not entries(redis, run), 5)
+    assert wait_until(lambda: not entries(redis, run), 60)
     left = redis.scan_iter(match=f"*{session}*", count=1000)
     assert [key for key in left if b":entry:" in key or b":names" in key] == []
     assert code(api.get(path(run, "k"))) == (404, "run_not_found")

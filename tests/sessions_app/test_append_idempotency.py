@@ -118,7 +118,7 @@ def test_id_04_while_the_first_runs_the_second_is_told_so(session, held):
 
     thread = threading.Thread(target=append)
     thread.start()
-    assert wait_until(someone_waits_for_a_lock, 10)
+    assert wait_until(someone_waits_for_a_lock, 60)
     second = session.append("x", headers=headers)
     assert (second.status_code, second.json["code"]) == (409, "idempotency_in_progress")
     assert second.headers["Retry-After"] == "1"

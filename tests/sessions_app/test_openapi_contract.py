@@ -71,7 +71,7 @@ def test_a_call_answers_as_its_document_says(server, contract_api, label, mode):
         # Of a session that is there: one made up would be 404 whatever else is sent.
         known = ids.keys() & case.path_parameters.keys()
         case.path_parameters |= {name: ids[name] for name in known}
-        response = case.call(base_url=server.base_url, headers=headers, timeout=20)
+        response = case.call(base_url=server.base_url, headers=headers, timeout=120)
         case.validate_response(response, checks=CHECKS)
 
     check()

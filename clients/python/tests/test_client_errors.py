@@ -66,7 +66,7 @@ def test_the_same_key_and_body_is_the_first_answer(client, session):
 
 def test_a_used_up_rate_limit(kind, server, make_key):
     key = make_key(rate_limit_per_minute=2)
-    client = kind.client(server.base_url, key, deadline=1)
+    client = kind.client(server.base_url, key, deadline=10)
     client.whoami()
     client.whoami()
     with pytest.raises(RateLimited) as caught:

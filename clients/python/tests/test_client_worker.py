@@ -6,8 +6,10 @@ import threading
 import time
 
 import pytest
+from agentstate.processes import wait_until
 from django.db import connection
 from runs_app.sweeps import sweep
+from tests.factories import fetch
 from tests.fixtures import issue_key
 
 from agentstate_client import (
@@ -16,6 +18,7 @@ from agentstate_client import (
     StepFailed,
     Unauthenticated,
     Worker,
+    work,
 )
 
 
@@ -130,23 +133,34 @@ def test_a_result_that_cannot_be_sent_is_not_computed_again(client, worker, effe
     assert called == [1, 1]
 
 
-def test_heartbeats_keep_a_step_that_takes_long(kind, client, project):
-    worker = kind.worker(client, lease_s=0.9)
+def test_heartbeats_keep_a_step_that_takes_long(
+    kind, client, project, clock, monkeypatch
+):
+    """Longer than its lease, by the database's clock: it would be lost without them."""
+    monkeypatch.setattr(work, "BEATS", 60)
+    worker = kind.worker(client, lease_s=30)
 
     @worker.tool("slow")
-    async def slow_async(ctx):
-        await ctx.sleep(2)
-
     def slow(ctx):
-        ctx.sleep(2)
+        for _ in range(3):
+            before = leased_until(ctx.step_id)
+            clock.advance(seconds=12)
+            assert wait_until(lambda: leased_until(ctx.step_id) > before, 60)  # noqa: B023
+            sweep(project.id)
+        connection.close()  # the thread ends with its step
+        return ctx.sleep(0.01)
 
-    if kind.name == "sync":
-        worker._tools.functions["slow"] = slow
     run = new_run(client, worker.step("slow"))
     worker.run(until_idle=True)
-    sweep(project.id)
     [step] = client.runs.get(run.id).steps
     assert (step.state, step.attempt, step.lost) == ("done", 1, 0)
+
+
+def leased_until(step_id):
+    [(until,)] = fetch(
+        "SELECT lease_until FROM agent_step_leases WHERE step_id = %s", step_id
+    )
+    return until
 
 
 def test_several_steps_at_once(kind, client):
@@ -276,7 +290,7 @@ def test_st_04_only_a_wrong_set_up_ends_it(kind, server, project):
 
 
 def test_a_server_that_is_away_is_waited_for(kind, proxy, key, client):
-    patient = kind.client(proxy.base_url, key, deadline=0.2, max_retries=0)
+    patient = kind.client(proxy.base_url, key, max_retries=0)
     worker = kind.worker(patient)
     worker.tool("t")(lambda ctx: "done")
     run = new_run(client, worker.step("t"))
@@ -289,20 +303,22 @@ def test_a_server_that_is_away_is_waited_for(kind, proxy, key, client):
 
 
 def test_stop_lets_the_tool_end(server, key, client):
-    worker, began = Worker(Client(server.base_url, key), wait_s=0.2), threading.Event()
+    worker = Worker(Client(server.base_url, key), wait_s=0.2)
+    began, may_end = threading.Event(), threading.Event()
 
     @worker.tool("t")
     def slow(ctx):
         began.set()
-        time.sleep(0.3)
+        may_end.wait(60)
         return "done"
 
     run = new_run(client, worker.step("t"), worker.step("t"))
     thread = threading.Thread(target=worker.run)
     thread.start()
-    began.wait(30)
+    assert began.wait(60)
     worker.stop()
-    thread.join(30)
+    may_end.set()
+    thread.join(60)
     assert states(client, run) == ["done", "pending"]
 
 
@@ -310,7 +326,7 @@ def test_stop_lets_the_tool_end(server, key, client):
     ("effect", "state"), [("none", "pending"), ("once", "in_doubt")]
 )
 def test_what_does_not_end_in_time_is_given_back(kind, client, effect, state):
-    worker = kind.worker(client, grace_s=0.2, wait_s=0.2)
+    worker = kind.worker(client, grace_s=1, wait_s=0.2)
 
     @worker.tool("t")
     def endless(ctx):
