@@ -50,7 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
     services.make_database("test")
     django.setup()
     # Tests have more threads at once than the pool has connections.
-    settings.DATABASES["default"]["OPTIONS"]["pool"]["timeout"] = 120
+    pool = settings.DATABASES["default"]["OPTIONS"].get("pool", {})
+    pool["timeout"] = 120  # seconds
 
 
 def only_distributes(config: pytest.Config) -> bool:

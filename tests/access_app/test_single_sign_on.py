@@ -47,7 +47,7 @@ def go_there(client: Client, path: str = BEGIN) -> str:
     """To the provider and back: the address at which the person comes back to us."""
     answer = client.get(path)
     assert answer.status_code == 302, answer.content
-    there = httpx.get(answer["Location"])
+    there = httpx.get(answer["Location"], timeout=60)
     assert there.status_code == 302
     back = urlsplit(there.headers["Location"])
     assert back.path == f"{BEGIN}return/"

@@ -112,12 +112,12 @@ def test_head_says_all_but_the_bytes(server, session, project):
     artifact = stored(session, DATA)
     headers = {"Authorization": f"Bearer {issue_key(project)}"}
     url = f"{server.base_url}{ARTIFACTS}/{artifact['id']}/content"
-    head = httpx.head(url, headers=headers)
+    head = httpx.head(url, headers=headers, timeout=60)
     assert (head.status_code, head.content) == (200, b"")
     assert head.headers["Content-Length"] == str(len(DATA))
-    whole = httpx.get(url, headers=headers)
+    whole = httpx.get(url, headers=headers, timeout=60)
     assert whole.content == DATA
-    part = httpx.get(url, headers=headers | {"Range": "bytes=5-9"})
+    part = httpx.get(url, headers=headers | {"Range": "bytes=5-9"}, timeout=60)
     assert (part.status_code, part.content) == (206, DATA[5:10])
 
 
@@ -481,9 +481,9 @@ def test_bytes_that_rotted_are_not_given_out_whole(server, api, session, project
     headers = {"Authorization": f"Bearer {issue_key(project)}"}
     url = f"{server.base_url}{ARTIFACTS}/{artifact['id']}/content"
     with pytest.raises(httpx.RemoteProtocolError):
-        httpx.get(url, headers=headers)
+        httpx.get(url, headers=headers, timeout=60)
     path.write_bytes(DATA * 4)
-    assert httpx.get(url, headers=headers).content == DATA * 4
+    assert httpx.get(url, headers=headers, timeout=60).content == DATA * 4
 
 
 def test_links(api, session, clock, anonymous):

@@ -57,14 +57,14 @@ def test_a_link_leads_to_the_bucket_itself(api, session, in_bucket):
     artifact = stored(session, SMALL, "page one.html", media_type="text/html")
     asked = api.get(f"{ARTIFACTS}/{artifact['id']}/link", params={"expires_s": 60})
     assert asked.json["direct"] is True
-    down = httpx.get(asked.json["url"])
+    down = httpx.get(asked.json["url"], timeout=60)
     assert down.content == SMALL
     assert down.headers["Content-Disposition"].startswith("attachment")
     assert "page%20one.html" in down.headers["Content-Disposition"] or (
         "page one.html" in down.headers["Content-Disposition"]
     )
     assert down.headers["Content-Type"] == "application/octet-stream"
-    part = httpx.get(asked.json["url"], headers={"Range": "bytes=0-3"})
+    part = httpx.get(asked.json["url"], headers={"Range": "bytes=0-3"}, timeout=60)
     assert part.content == SMALL[:4]
 
 
@@ -160,12 +160,12 @@ def test_a_deletion_holds_though_the_bucket_is_away(api, session, in_bucket):
 def test_a_bucket_that_refuses(api, session, in_bucket, settings, s3_server):
     artifact = stored(session, SMALL)
     auth = f"{s3_server}/moto-api/reset-auth"
-    httpx.post(auth, content=b"0")  # from now on unknown keys are refused
+    httpx.post(auth, content=b"0", timeout=60)  # from now on unknown keys are refused
     try:
         assert unavailable(upload(session, b"other"))
         assert unavailable(content(api, artifact))
     finally:
-        httpx.post(auth, content=b"inf")
+        httpx.post(auth, content=b"inf", timeout=60)
     use_bucket(settings, in_bucket.options(bucket_name="no-such-bucket"))
     assert unavailable(upload(session, b"other"))
     assert unavailable(upload(session, SMALL))

@@ -68,5 +68,5 @@ def test_who_leaves_is_no_failure(api, server_factory, leave):
 def is_idle(server):
     import httpx
 
-    lines = httpx.get(f"{server.base_url}/metrics").text.splitlines()
+    lines = httpx.get(f"{server.base_url}/metrics", timeout=60).text.splitlines()
     return "agentstate_streams 0.0" in lines

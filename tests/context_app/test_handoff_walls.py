@@ -188,7 +188,7 @@ def test_a_child_hears_nothing_of_its_parent_in_streams(parent, server):
     own = make_own(made)
     own.append("MINE")
     headers = {"Authorization": f"Bearer {made['token']}"}
-    with httpx.Client(base_url=server.base_url, headers=headers) as client:
+    with httpx.Client(base_url=server.base_url, headers=headers, timeout=60) as client:
         assert client.get(f"{parent.url}/events/stream").status_code == 404
         assert client.get("/api/v1/events/stream").status_code == 422
         heard = ""

@@ -329,7 +329,7 @@ def test_another_process_sees_it_at_once(api, server, make_key):
     import httpx
 
     headers = {"Authorization": f"Bearer {api.key}"}
-    with httpx.Client(base_url=server.base_url, headers=headers) as client:
+    with httpx.Client(base_url=server.base_url, headers=headers, timeout=60) as client:
 
         def ask():
             params = {"subject": "u-100", "q": "invoices"}

@@ -28,7 +28,7 @@ def test_the_curl_line_works_when_pasted(served):
 
 def test_the_admin_password_opens_the_admin(served):
     password = re.search(r"user admin, password\n +(\S+)", served.out)[1]
-    with httpx.Client(base_url=served.url, follow_redirects=True) as http:
+    with httpx.Client(base_url=served.url, follow_redirects=True, timeout=60) as http:
         page = http.get("/admin/")
         token = re.search(r'csrfmiddlewaretoken" value="([^"]+)', page.text)[1]
         form = {"username": "admin", "password": password, "next": "/admin/"}
@@ -42,16 +42,16 @@ def test_the_admin_password_opens_the_admin(served):
 
 
 def test_the_documentation_works_without_the_internet(served):
-    page = httpx.get(f"{served.url}/api/v1/docs")
+    page = httpx.get(f"{served.url}/api/v1/docs", timeout=60)
     assert page.status_code == 200
     sources = re.findall(r'(?:src|href)="([^"]+)"', page.text)
     assert sources and all(source.startswith("/static/") for source in sources)
     for source in sources:
-        assert httpx.get(served.url + source).status_code == 200, source
+        assert httpx.get(served.url + source, timeout=60).status_code == 200, source
 
 
 def test_the_schema_is_served(served):
-    answer = httpx.get(f"{served.url}/api/v1/schema")
+    answer = httpx.get(f"{served.url}/api/v1/schema", timeout=60)
     assert answer.status_code == 200
     assert "/api/v1/sessions" in answer.text
 
@@ -95,7 +95,7 @@ def test_a_second_start_on_the_folder_is_refused(served):
     second.launch()
     assert second.process.wait(120) != 0
     assert f"in use by process {served.process.pid}" in second.err
-    assert httpx.get(f"{served.url}/healthz").status_code == 200
+    assert httpx.get(f"{served.url}/healthz", timeout=60).status_code == 200
 
 
 def test_a_taken_port_names_its_holder(served):
@@ -150,7 +150,7 @@ def test_without_redis_it_is_degraded_and_recovers(served):
     try:
         assert served.health()["status"] == "degraded"
         assert served.health()["checks"]["redis"] == "unreachable"
-        assert httpx.get(f"{served.url}/healthz").status_code == 200
+        assert httpx.get(f"{served.url}/healthz", timeout=60).status_code == 200
         answer = served.client(served.key).post("/api/v1/sessions", json={"agent": "a"})
         assert answer.status_code == 201
     finally:

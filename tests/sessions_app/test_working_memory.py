@@ -682,7 +682,7 @@ def test_own_14_bytes_that_are_no_text_stand_for_their_escapes(memory):
 
 def test_own_14_over_a_real_server(server, project, session, memory):
     headers = {"Authorization": f"Bearer {issue_key(project)}"}
-    with httpx.Client(base_url=server.base_url, headers=headers) as client:
+    with httpx.Client(base_url=server.base_url, headers=headers, timeout=60) as client:
         for number, key in enumerate(AWKWARD):
             path = memory.path(key).replace("/.", "/%2E").replace("..", "%2E%2E")
             path = "/".join(

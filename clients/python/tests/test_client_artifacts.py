@@ -110,7 +110,7 @@ def test_lists_links_and_deletion(client, session):
     assert client.artifacts.read(first.id) == b"0"
     assert len(list(client.artifacts.iterate())) == 3
     link = client.artifacts.link(first.id, expires_s=60)
-    assert httpx.get(link.url).content == b"0"
+    assert httpx.get(link.url, timeout=60).content == b"0"
     client.artifacts.delete(first.id)
     with pytest.raises(NotFound):
         client.artifacts.get(first.id)
