@@ -1,6 +1,5 @@
 """What the taking run of a handoff may do: never more than the giving run can spare."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
@@ -15,10 +14,12 @@ from access_app.scopes import (
 )
 from agentstate.errors import FieldError
 from runs_app.models import Run
+from runs_app.reads import spent_by
 
 SCOPES = (SESSIONS_READ, SESSIONS_WRITE, RUNS_READ, RUNS_WRITE, RUNS_WORK)
 # A limit, and what counts against it.
 SPENT = {"max_tool_calls": "tool_calls", "max_tokens": "tokens", "max_cost": "cost"}
+USES = tuple(SPENT.values())
 
 
 @dataclass(frozen=True)
@@ -41,21 +42,18 @@ def constraints_within(run: Run, wanted: Constraints) -> Constraints:
 
     Raises FieldError where more is wanted. The run's session is locked.
     """
-    children = list(Run.objects.filter(project_id=run.project_id, parent_run_id=run.id))
+    taken = _taken(run)
     limits: dict[str, Any] = {
-        name: _limit(run, children, wanted, name) for name in SPENT
+        name: _limit(run, taken[SPENT[name]], wanted, name) for name in SPENT
     }
     return replace(wanted, tool_allowlist=_tools(run, wanted.tool_allowlist), **limits)
 
 
-def _limit(
-    run: Run, children: Iterable[Run], wanted: Constraints, name: str
-) -> Any | None:
+def _limit(run: Run, taken: Any, wanted: Constraints, name: str) -> Any | None:
     given, asked = getattr(run, name), getattr(wanted, name)
     if given is None:
         return asked
-    spent = getattr(run, SPENT[name]) + sum(_taken(child, name) for child in children)
-    left = max(given - spent, 0)
+    left = max(given - taken, 0)
     if asked is not None and asked > left:
         raise FieldError(
             f"constraints.{name}", "more_than_left", f"the run itself has {left} left"
@@ -69,11 +67,22 @@ def _limit(
     return left if asked is None else asked
 
 
-def _taken(child: Run, name: str) -> Any:
-    """What a child takes of its parent's limit: all it may use, until it has ended."""
-    limit = getattr(child, name)
-    used = getattr(child, SPENT[name])
-    return used if child.has_ended or limit is None else limit
+def _taken(run: Run) -> dict[str, Any]:
+    """What is gone of each of the run's limits.
+
+    A child takes all that it may use, until it has ended; then what it used.
+    """
+    children = Run.objects.filter(
+        project_id=run.project_id, parent_run_id=run.id, is_charged=False
+    )
+    taken = {use: getattr(run, use) + getattr(run, f"below_{use}") for use in USES}
+    for child in children:
+        spent = spent_by(child)
+        for limit_name, use in SPENT.items():
+            limit = None if child.has_ended else getattr(child, limit_name)
+            whole = spent[use] if limit is None else max(limit, spent[use])
+            taken[use] += whole - getattr(child, f"charged_{use}")
+    return taken
 
 
 def _tools(run: Run, wanted: list[str] | None) -> list[str] | None:

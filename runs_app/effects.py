@@ -10,7 +10,8 @@ from agentstate import codec
 from agentstate.clock import Now
 from runs_app.errors import EffectLost, EffectNotFound, ResultDiffers, WrongState
 from runs_app.models import EffectRecord, EffectState, Step
-from runs_app.services import locked_run, result_hash
+from runs_app.results import result_hash
+from runs_app.services import locked_run
 from runs_app.states import STEP_ENDED
 from sessions_app.services import append_event
 

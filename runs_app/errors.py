@@ -1,6 +1,6 @@
 """What can go wrong with a run or a step, each with its stable code."""
 
-from agentstate.errors import AppError, NotFound
+from agentstate.errors import AppError, FieldError, NotFound
 
 
 class RunNotFound(NotFound):
@@ -79,6 +79,21 @@ class PlanConflict(AppError):
     """The plan has changed since the version you have. Read it and try again."""
 
     code, status = "plan_conflict", 409
+
+
+class ResultTooLarge(FieldError):
+    """A step's result, or what is to become one, is larger than the limit."""
+
+    code, status = "result_too_large", 413
+
+    def __init__(self, path: str, size: int, limit: int) -> None:
+        super().__init__(
+            path,
+            "result_too_large",
+            f"has {size} bytes; the limit is {limit}. "
+            "Store it as an artifact and give its id.",
+        )
+        self.extra["limit_bytes"] = limit
 
 
 class PlanTooLarge(AppError):

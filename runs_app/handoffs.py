@@ -32,6 +32,7 @@ from runs_app.errors import (
     WrongState,
 )
 from runs_app.models import Handoff, HandoffStatus, Run, Step
+from runs_app.results import checked_text
 from runs_app.services import (
     RunFields,
     cancel_run,
@@ -43,7 +44,6 @@ from runs_app.services import (
 )
 from sessions_app.append import NewEvent, append_events
 from sessions_app.artifacts.services import artifacts_named, copy_artifacts
-from sessions_app.errors import PayloadTooLarge
 from sessions_app.log import iso, read_log
 from sessions_app.models import Event, Session
 from sessions_app.payloads import kept_at_hand
@@ -92,8 +92,10 @@ def offer_handoff(
 
     `secret` is for a caller that can derive the key's again. Raises HandoffTooDeep,
     WrongState if the run has ended, FieldError for tools that it may not use itself
-    and for artifacts that its session does not have.
+    and for artifacts that its session does not have, ResultTooLarge for what is given
+    inline.
     """
+    checked_text(("context", "inline"), offer.context.get("inline"))
     run = locked_run(project_id, run_id)
     session = Session.objects.get(project_id=project_id, id=run.session_id)
     depth = _depth_of(run) + 1
@@ -250,23 +252,10 @@ def _append(handoff: Handoff, event: str, actor: str, told: dict[str, Any]) -> i
         {"handoff": str(handoff.id), "at": iso(db_now()), **told},
         run_id=handoff.run_id,
     )
-    try:
-        result = append_events(
-            handoff.project_id, handoff.session_id, [new], actor=actor, by_server=True
-        )
-    except PayloadTooLarge as exc:
-        raise _too_large(exc, event) from exc
-    return result.last_seq
-
-
-def _too_large(exc: PayloadTooLarge, event: str) -> PayloadTooLarge:
-    """Say which field of the call it was that made the event too large."""
-    path = {"offered": "context.inline", "completed": "data"}.get(event, "context")
-    [error] = exc.extra["errors"]
-    return PayloadTooLarge(
-        f"{path}: too much for a handoff. Store an artifact, and hand that on.",
-        **exc.extra | {"errors": [error | {"path": path}]},
+    result = append_events(
+        handoff.project_id, handoff.session_id, [new], actor=actor, by_server=True
     )
+    return result.last_seq
 
 
 def get_handoff(project_id: UUID, handoff_id: UUID, *, lock: bool = False) -> Handoff:
@@ -365,8 +354,9 @@ def complete_handoff(
     """Give the result back: the step that waits for it is done with it.
 
     The same result again changes nothing. Raises HandoffEnded, HandoffNotAccepted,
-    ResultDiffers.
+    ResultDiffers, and ResultTooLarge as for any other step.
     """
+    checked_text(("data",), result)
     if get_handoff(project_id, handoff_id).status == E.COMPLETED:
         _look_ahead(project_id, handoff_id)
     return _complete(project_id, handoff_id, result, actor=actor)

@@ -7,6 +7,8 @@ claimed lies alone in `agent_ready_steps`; what could be but for a limit in
 foreign keys between them: whoever changes one holds the session's row lock.
 """
 
+from decimal import Decimal
+
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex
 from django.db import models
@@ -36,6 +38,10 @@ class Run(models.Model):
     `n_ready` and `n_held` are part of `n_pending`. `has_begun` is false while the run
     stands behind another of its session. `rank` is minus the priority: the queue is
     read upwards. `error` of a run that has not ended says that it is about to fail.
+
+    The below_ columns sum what child runs were charged; the charged_ columns say what
+    of this run's use its parent has been charged, and `is_charged` that no more will
+    come. What is not charged yet is counted from the children's rows.
     """
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
@@ -71,6 +77,17 @@ class Run(models.Model):
     tokens = models.BigIntegerField(default=0)
     max_cost = models.DecimalField(max_digits=20, decimal_places=6, null=True)
     cost = models.DecimalField(max_digits=20, decimal_places=6, default=0)
+    below_tool_calls = models.BigIntegerField(default=0, db_default=0)
+    below_tokens = models.BigIntegerField(default=0, db_default=0)
+    below_cost = models.DecimalField(
+        max_digits=20, decimal_places=6, default=0, db_default=Decimal(0)
+    )
+    charged_tool_calls = models.BigIntegerField(default=0, db_default=0)
+    charged_tokens = models.BigIntegerField(default=0, db_default=0)
+    charged_cost = models.DecimalField(
+        max_digits=20, decimal_places=6, default=0, db_default=Decimal(0)
+    )
+    is_charged = models.BooleanField(default=False, db_default=False)
     tool_allowlist = ArrayField(models.TextField(), null=True)
     deadline_at = models.DateTimeField(null=True)
     parent_run_id = models.UUIDField(null=True)
@@ -134,6 +151,11 @@ class Run(models.Model):
                 fields=["project", "parent_run_id"],
                 name="run_open_child",
                 condition=Q(parent_run_id__isnull=False) & Q(state__in=RUN_OPEN),
+            ),
+            models.Index(
+                fields=["project", "parent_run_id"],
+                name="run_uncharged",
+                condition=Q(parent_run_id__isnull=False) & Q(is_charged=False),
             ),
             GinIndex(
                 fields=["labels"], name="run_labels", opclasses=["jsonb_path_ops"]

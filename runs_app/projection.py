@@ -11,7 +11,7 @@ from uuid import UUID
 
 from runs_app.models import Run, Step
 from runs_app.plans import DEFAULTS
-from runs_app.services import result_hash
+from runs_app.results import result_hash
 from runs_app.states import RUN_ENDED, STEP_ENDED, may_move_run, may_move_step
 from sessions_app.event_types import RUN_CREATED
 from sessions_app.log import StoredEvent, iso, read_log, segments_of
@@ -69,10 +69,14 @@ class RunFold:
             "tool_calls": 0,
             "tokens": 0,
             "cost": Decimal(0),
+            "below_tool_calls": 0,
+            "below_tokens": 0,
+            "below_cost": Decimal(0),
             "created_at": None,
             "started_at": None,
             "ended_at": None,
         }
+        self.charges: dict[str, dict[str, Any]] = {}
         self.steps: list[dict[str, Any]] = []
         self._add_steps(payload["steps"])
         for carried in payload["carried"]:
@@ -116,6 +120,12 @@ class RunFold:
 
     def _take_run(self, event: StoredEvent, payload: dict[str, Any]) -> None:
         match event.type:
+            case "run.charged":
+                # The newest says what the child has used in all.
+                self.charges[payload["child"]] = payload
+                for name in ("tool_calls", "tokens", "cost"):
+                    total = sum(charge[name] for charge in self.charges.values())
+                    self.facts[f"below_{name}"] = total
             case "run.begun":
                 self.facts["has_begun"] = True
             case "run.failing":
@@ -277,7 +287,7 @@ def _run_difference(
 ) -> Iterator[Difference]:
     log = fold.row()
     for name, value in _run_row(run).items():
-        if name in ("max_cost", "cost"):
+        if name in ("max_cost", "cost", "below_cost"):
             if (log[name] is None) != (value is None) or (log[name] or 0) != (
                 value or 0
             ):
@@ -311,6 +321,9 @@ def _run_row(run: Run) -> dict[str, Any]:
             "tool_calls",
             "tokens",
             "cost",
+            "below_tool_calls",
+            "below_tokens",
+            "below_cost",
             "n_retrying",
         )
     }

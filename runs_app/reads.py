@@ -57,6 +57,11 @@ def run_json(run: Run) -> dict[str, Any]:
             "tokens": run.tokens,
             "max_cost": run.max_cost,
             "cost": run.cost,
+            "below": {
+                "tool_calls": run.below_tool_calls,
+                "tokens": run.below_tokens,
+                "cost": run.below_cost,
+            },
             "tool_allowlist": run.tool_allowlist,
             "deadline": iso(run.deadline_at),
         },
@@ -70,6 +75,17 @@ def run_json(run: Run) -> dict[str, Any]:
         "ended_at": iso(run.ended_at),
         "state_since": iso(run.state_since),
     }
+
+
+def spent_by(run: Run) -> dict[str, Any]:
+    """What the run and all below it have used so far, whether charged or not."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT tool_calls, tokens, cost FROM agentstate_spent(%s, %s)",
+            [run.project_id, run.id],
+        )
+        row = cursor.fetchone()
+    return dict(zip(("tool_calls", "tokens", "cost"), row, strict=True))
 
 
 def _text(value: UUID | None) -> str | None:

@@ -4,7 +4,6 @@ One function a move; each is one call of an SQL function that makes the move, se
 the run and appends the events in one transaction. What workers call is in `work`.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,7 +16,7 @@ from django.db import connection, transaction
 from agentstate import codec
 from agentstate.errors import FieldError
 from agentstate.ids import new_id
-from runs_app.calls import call_move
+from runs_app.calls import call_function, call_move
 from runs_app.errors import (
     PlanConflict,
     RunActive,
@@ -28,6 +27,7 @@ from runs_app.errors import (
 )
 from runs_app.models import Run, RunPolicy, Step
 from runs_app.plans import NewStep, read_steps, steps_json, told_of
+from runs_app.results import checked_text, result_hash
 from runs_app.states import RunState, SecondRun, StepState
 from sessions_app.errors import SessionClosed
 from sessions_app.log import iso
@@ -435,12 +435,14 @@ def retry_run(
     project_id: UUID, run_id: UUID, *, reason: str = "", actor: str = "system"
 ) -> str:
     """Let a failed run go on: its failed and cancelled steps are pending again."""
-    moved = call_move(
-        project_id,
-        "agentstate_retry_run",
-        "uuid uuid text text",
-        [project_id, run_id, actor, reason],
-    )
+    with transaction.atomic():
+        moved = call_move(
+            project_id,
+            "agentstate_retry_run",
+            "uuid uuid text text",
+            [project_id, run_id, actor, reason],
+        )
+        call_function("agentstate_uncharge", "uuid uuid", [project_id, run_id])
     return str(moved.state)
 
 
@@ -490,8 +492,8 @@ def send_signal(
 ) -> bool:
     """Send a signal to a run; False if it was sent before, under the same id.
 
-    It is kept until a step waits for its name. Raises WrongState if the run has ended,
-    SignalIdReused.
+    It is kept until a step waits for its name, which is then done with `payload`.
+    Raises WrongState if the run has ended, SignalIdReused, ResultTooLarge.
     """
     moved = call_move(
         project_id,
@@ -502,28 +504,10 @@ def send_signal(
             run_id,
             name,
             signal_id or str(new_id()),
-            codec.dumps(payload),
+            checked_text(("payload",), payload),
             actor,
         ],
     )
     if moved.outcome == "reused":
         raise SignalIdReused
     return moved.outcome == "ok"
-
-
-def result_hash(value: Any, text: str | None = None) -> bytes:
-    """A digest that equal JSON values share, however their keys are ordered.
-
-    `text` is the value's, where it is there already.
-    """
-    if text is None or "{" in text:
-        text = codec.dumps(_sorted(value))
-    return hashlib.sha256(text.encode()).digest()
-
-
-def _sorted(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _sorted(value[key]) for key in sorted(value)}
-    if isinstance(value, list):
-        return [_sorted(item) for item in value]
-    return value

@@ -11,8 +11,8 @@ from runs_app.again import run_again
 from runs_app.bulk import ACTIONS, BulkResult, act_on_runs
 from runs_app.models import Run, Step
 from runs_app.querysets import RunQuerySet
+from runs_app.results import result_text
 from runs_app.services import move_step
-from runs_app.work import result_text
 
 BULK_MOST = 1000
 PAST = {"cancel": "cancelled", "pause": "paused", "resume": "resumed"}

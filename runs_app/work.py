@@ -8,13 +8,10 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.conf import settings
 from django.db import connection, transaction
 
-from agentstate import codec
-from agentstate.errors import FieldError
 from runs_app.calls import call_function, follow_up
-from runs_app.services import cancel_children, result_hash
+from runs_app.services import cancel_children
 from runs_app.states import RunState
 from runs_app.sweeps import free_work
 
@@ -199,20 +196,6 @@ def heartbeat(reach: Reach, items: Sequence[BeatItem]) -> list[Beat]:
             ],
         )
         return [Beat(*row) for row in cursor.fetchall()]
-
-
-def result_text(path: codec.Path, result: Any) -> tuple[str, bytes]:
-    """Return a result's JSON text and digest. Raises FieldError if it is too large."""
-    text = codec.dumps(result)
-    size, limit = len(text.encode()), settings.STEP_RESULT_MAX_BYTES
-    if size > limit:
-        raise FieldError(
-            codec.json_path(path),
-            "result_too_large",
-            f"the result has {size} bytes; the limit is {limit}. "
-            "Store it as an artifact and return its id.",
-        )
-    return text, result_hash(result, text)
 
 
 @dataclass

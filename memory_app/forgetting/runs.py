@@ -7,7 +7,7 @@ from django.db.models.functions import Cast
 
 from agentstate import codec
 from runs_app.models import Run, Step
-from runs_app.services import result_hash
+from runs_app.results import result_hash
 from sessions_app.models import Event
 
 

@@ -23,7 +23,7 @@ from runs_app.effects import (
 )
 from runs_app.errors import EffectNotFound
 from runs_app.models import EffectRecord, EffectState
-from runs_app.work import result_text
+from runs_app.results import result_text
 from sessions_app.log import iso
 
 KEY_MAX = 500

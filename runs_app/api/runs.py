@@ -109,6 +109,7 @@ RUN_EXAMPLE = {
         "tokens": 0,
         "max_cost": None,
         "cost": 0,
+        "below": {"tool_calls": 0, "tokens": 0, "cost": 0},
         "tool_allowlist": None,
         "deadline": None,
     },

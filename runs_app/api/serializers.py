@@ -211,6 +211,12 @@ class StepOut(serializers.Serializer[Any]):
     state_since = serializers.DateTimeField()
 
 
+class UsedOut(serializers.Serializer[Any]):
+    tool_calls = serializers.IntegerField()
+    tokens = serializers.IntegerField()
+    cost = serializers.FloatField()
+
+
 class BudgetOut(serializers.Serializer[Any]):
     max_tool_calls = serializers.IntegerField(allow_null=True)
     tool_calls = serializers.IntegerField()
@@ -218,6 +224,9 @@ class BudgetOut(serializers.Serializer[Any]):
     tokens = serializers.IntegerField()
     max_cost = serializers.FloatField(allow_null=True)
     cost = serializers.FloatField()
+    below = UsedOut(
+        help_text="What runs below it used that have ended; it counts as well."
+    )
     tool_allowlist = serializers.ListField(
         child=serializers.CharField(), allow_null=True
     )

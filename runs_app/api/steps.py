@@ -25,7 +25,7 @@ from runs_app.api.serializers import (
 )
 from runs_app.models import Run, Step, StepWait
 from runs_app.reads import attempts_json, step_json, steps_shown, why_steps_wait
-from runs_app.work import result_text
+from runs_app.results import result_text
 from sessions_app.api.serializers import ReasonIn
 from sessions_app.log import iso
 

@@ -27,6 +27,7 @@ from agentstate.codec import RawJSON, json_path
 from agentstate.errors import AppError
 from runs_app.api.base import RUN_ID, SESSION_ID, STEP_ID, RunCallView
 from runs_app.plans import Reader
+from runs_app.results import result_text
 from runs_app.work import (
     BeatItem,
     Ended,
@@ -35,7 +36,6 @@ from runs_app.work import (
     claim_steps,
     end_attempts,
     heartbeat,
-    result_text,
 )
 from sessions_app.log import iso
 
@@ -426,7 +426,7 @@ def _wrong_item(item: Any, exc: AppError) -> dict[str, Any]:
     return {
         "step": step if isinstance(step, str) else None,
         "ok": False,
-        "status": 413 if error["code"] == "result_too_large" else exc.status,
+        "status": exc.status,
         "code": error["code"],
         "detail": error["detail"],
         "path": error["path"],

@@ -428,13 +428,17 @@ def test_another_project_sees_no_handoff(triage, other_api):
 
 
 def test_what_is_too_much_for_a_handoff_is_told_by_its_field(triage, settings):
-    settings.EVENT_PAYLOAD_MAX_BYTES = 5000
+    settings.STEP_RESULT_MAX_BYTES = 5000
     much = "x" * 5000
     body = {"agent": "b", "task": "t", "context": {"inline": much}}
     answer = triage.api.post(f"{RUNS}/{triage.run}/handoffs", body)
-    assert error_of(answer) == (413, "payload_too_large", "context.inline")
+    assert error_of(answer) == (413, "result_too_large", "context.inline")
     made = offer(triage)
     accept(made)
     answer = move(child(made), made, "result", summary="s", data=much)
-    assert error_of(answer) == (413, "payload_too_large", "data")
+    assert error_of(answer) == (413, "result_too_large", "data")
+    assert answer.json["limit_bytes"] == 5000
     assert step_of(triage, made)["state"] == "waiting"
+    answer = move(child(made), made, "result", summary="s", data="x" * 4000)
+    assert answer.status_code == 200
+    assert len(step_of(triage, made)["result"]["data"]) == 4000

@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.factories import error_of
+
 
 def test_st_07_a_queued_run_is_cancelled(api, runs, work):
     run = runs.create(["a", "b"])
@@ -375,3 +377,15 @@ def test_an_erased_session_takes_its_runs(api, runs, work):
     assert api.delete(f"/api/v1/sessions/{run['session']}").status_code in (200, 204)
     assert api.get(f"/api/v1/runs/{run['id']}").status_code == 404
     assert work.claim() == []
+
+
+def test_what_becomes_a_result_has_its_limit(api, runs, settings):
+    settings.STEP_RESULT_MAX_BYTES = 1000
+    run = runs.create([{"signal": {"name": "paid"}}])
+    url = f"/api/v1/runs/{run['id']}/signals/paid"
+    refused = api.post(url, {"payload": "x" * 1000})
+    assert error_of(refused) == (413, "result_too_large", "payload")
+    assert refused.json["limit_bytes"] == 1000
+    assert refused.headers["Content-Type"] == "application/problem+json"
+    assert api.post(url, {"payload": "x" * 998}).status_code in (200, 201)
+    assert runs.states(run) == ["done"]
