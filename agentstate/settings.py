@@ -345,6 +345,7 @@ AUTH_PASSWORD_VALIDATORS = [
     )
 ]
 LOGIN_URL = "/sign-in/"
+CSRF_FAILURE_VIEW = "agentstate.api.errors.csrf_failure"
 LOGIN_REDIRECT_URL = "/"
 # Single sign-on by OpenID Connect; without an issuer there is none.
 OIDC_ISSUER = env_str("AGENTSTATE_OIDC_ISSUER")

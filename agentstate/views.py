@@ -6,14 +6,17 @@ from typing import NamedTuple
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
-from django.views.decorators.http import condition, require_safe
+from django.views.decorators.http import condition
 from django.views.decorators.vary import vary_on_headers
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.renderers import OpenApiJsonRenderer, OpenApiYamlRenderer
+from drf_spectacular.views import SpectacularSwaggerView
 
 from access_app.pages import PageRequest, project_page
 from access_app.roles import Right
 from agentstate import health
+from agentstate.api.errors import problem_http
+from agentstate.api.machines import read_by_machines
 from agentstate.metrics import exposition
 from agentstate.overview import overview_of
 
@@ -28,13 +31,13 @@ def overview(request: PageRequest) -> HttpResponse:
     return render(request, f"agentstate/{template}", shown)
 
 
-@require_safe
+@read_by_machines
 def healthz(request: HttpRequest) -> JsonResponse:
     """Alive: this process answers. Says nothing of what it depends on."""
     return JsonResponse({"status": "ok"})
 
 
-@require_safe
+@read_by_machines
 def readyz(request: HttpRequest) -> JsonResponse:
     """Ready, degraded (some calls answer 503) or unavailable (503 here too)."""
     report = health.report()
@@ -42,9 +45,21 @@ def readyz(request: HttpRequest) -> JsonResponse:
     return JsonResponse(report, status=503 if unavailable else 200)
 
 
-@require_safe
+@read_by_machines
 def metrics(request: HttpRequest) -> HttpResponse:
     return HttpResponse(exposition(), content_type="text/plain; version=0.0.4")
+
+
+class DocsView(SpectacularSwaggerView):
+    """What the API is, for anyone to read; a key is needed to use it."""
+
+    authentication_classes = []
+    permission_classes = []
+    http_method_names = ["get", "head"]
+
+    def handle_exception(self, exc: Exception) -> HttpResponse:  # type: ignore[override]
+        # Its own renderer writes pages.
+        return problem_http(exc)
 
 
 class Written(NamedTuple):
@@ -72,7 +87,7 @@ def _wanted_schema(request: HttpRequest) -> Written:
     )
 
 
-@require_safe
+@read_by_machines
 @vary_on_headers("Accept")
 @condition(etag_func=lambda request: _wanted_schema(request).etag)
 def schema(request: HttpRequest) -> HttpResponse:

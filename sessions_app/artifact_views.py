@@ -6,13 +6,11 @@ from uuid import UUID
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
-from django.views.decorators.http import require_safe
 
 from access_app.pages import PageRequest, project_action, project_page, read_reason
 from access_app.roles import Right
-from agentstate.api.errors import problem_http
+from agentstate.api.machines import read_by_machines
 from agentstate.api.pagination import paginate
-from agentstate.errors import AppError
 from sessions_app.artifacts.links import artifact_of
 from sessions_app.artifacts.services import delete_artifact, get_artifact
 from sessions_app.artifacts.serving import content_response, read_small, reads_as_text
@@ -71,10 +69,7 @@ def artifact_delete(request: PageRequest, artifact_id: UUID) -> HttpResponse:
     return redirect("sessions:artifacts", visit.project.slug)
 
 
-@require_safe
+@read_by_machines
 def linked_artifact(request: HttpRequest, token: str) -> HttpResponseBase:
     """The bytes behind a link that this server has signed."""
-    try:
-        return content_response(request, artifact_of(token))
-    except AppError as exc:
-        return problem_http(exc)
+    return content_response(request, artifact_of(token))

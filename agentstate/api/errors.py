@@ -1,11 +1,13 @@
 """One place that turns what went wrong into application/problem+json.
 
-Used by DRF's views (`problem_response`) and, for paths under /api/, by Django itself
-(`handler400` … `handler500`). A client reads `code`, which is the contract, and
-`errors`, a list of `{path, code, detail}` whose paths are JSON paths into the request.
+Used by DRF's views (`problem_response`) and, for what programs call, by Django itself
+(`handler400` … `handler500`, `csrf_failure`). A client reads `code`, which is the
+contract, and `errors`, a list of `{path, code, detail}` whose paths are JSON paths into
+the request.
 """
 
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -20,7 +22,7 @@ from django.core.exceptions import (
 from django.db import DataError, InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.multipartparser import MultiPartParserError
-from django.views import defaults
+from django.views import csrf, defaults
 from rest_framework import exceptions as drf
 from rest_framework.response import Response
 
@@ -163,8 +165,12 @@ def _log(exc: Exception, request: Any, status: int) -> None:
         logger.error("request failed", exc_info=exc, extra=where)
 
 
-def _is_api(request: HttpRequest) -> bool:
-    return request.path.startswith("/api/")
+# What programs call: whatever goes wrong there is told as problem+json.
+MACHINE_PATH = re.compile(r"/(api|artifacts|healthz|readyz|metrics|ws)(/|\Z)")
+
+
+def is_for_machines(request: HttpRequest) -> bool:
+    return MACHINE_PATH.match(request.path) is not None
 
 
 def problem_http(exc: Exception) -> HttpResponse:
@@ -176,24 +182,31 @@ def problem_http(exc: Exception) -> HttpResponse:
 
 
 def handler400(request: HttpRequest, exception: Exception) -> HttpResponse:
-    if _is_api(request):
+    if is_for_machines(request):
         return problem_http(BadRequest())
     return defaults.bad_request(request, exception)
 
 
 def handler403(request: HttpRequest, exception: Exception) -> HttpResponse:
-    if _is_api(request):
+    if is_for_machines(request):
         return problem_http(PermissionDenied())
     return defaults.permission_denied(request, exception)
 
 
 def handler404(request: HttpRequest, exception: Exception) -> HttpResponse:
-    if _is_api(request):
+    if is_for_machines(request):
         return problem_http(NotFound("There is nothing at this address."))
     return defaults.page_not_found(request, exception)
 
 
 def handler500(request: HttpRequest) -> HttpResponse:
-    if _is_api(request):
+    if is_for_machines(request):
         return problem_http(Exception())
     return defaults.server_error(request)
+
+
+def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
+    """What settings.CSRF_FAILURE_VIEW names: a form whose token is missing or old."""
+    if is_for_machines(request):
+        return problem_http(PermissionDenied())
+    return csrf.csrf_failure(request, reason)
