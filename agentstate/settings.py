@@ -270,6 +270,8 @@ IDEMPOTENCY_HOURS = 24
 ARTIFACT_MAX_BYTES = env_int(
     "AGENTSTATE_ARTIFACT_MAX_BYTES", 5 * 1024**3, low=1, high=1024**4
 )
+# Of one project, its large payloads included; 0 is no limit.
+STORAGE_LIMIT_BYTES = env_int("AGENTSTATE_STORAGE_LIMIT_BYTES", 0, low=0, high=2**62)
 # A larger payload of an event is kept in the store as well.
 PAYLOAD_INLINE_BYTES = env_int(
     "AGENTSTATE_PAYLOAD_INLINE_BYTES", 64 * 1024, low=4096, high=2**31 - 1

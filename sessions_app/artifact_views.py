@@ -12,9 +12,10 @@ from access_app.roles import Right
 from agentstate.api.machines import read_by_machines
 from agentstate.api.pagination import paginate
 from sessions_app.artifacts.links import artifact_of
+from sessions_app.artifacts.quota import limit_project, usage_of
 from sessions_app.artifacts.services import delete_artifact, get_artifact
 from sessions_app.artifacts.serving import content_response, read_small, reads_as_text
-from sessions_app.forms import ArtifactFilters
+from sessions_app.forms import ArtifactFilters, read_megabytes
 from sessions_app.models import Artifact
 from sessions_app.services import get_session
 
@@ -67,6 +68,27 @@ def artifact_delete(request: PageRequest, artifact_id: UUID) -> HttpResponse:
     )
     messages.success(request, "The artifact is deleted.")
     return redirect("sessions:artifacts", visit.project.slug)
+
+
+@project_page(Right.MANAGE)
+def storage(request: PageRequest) -> HttpResponse:
+    """What the project keeps in the store, and how much it may; a part of settings."""
+    template = "_storage.html" if request.htmx else "storage.html"
+    usage = usage_of(request.visit.project.id)
+    return render(request, f"sessions_app/{template}", {"usage": usage})
+
+
+@project_action(Right.MANAGE)
+def limit_storage(request: PageRequest) -> HttpResponse:
+    visit = request.visit
+    limit_project(
+        visit.project.id,
+        read_megabytes(request.POST.get("limit", "")),
+        actor=visit.actor,
+        reason=read_reason(request),
+    )
+    messages.success(request, "The limit is changed.")
+    return redirect("access:settings", visit.project.slug)
 
 
 @read_by_machines

@@ -150,6 +150,12 @@ class ArtifactTooLarge(AppError):
     code, status = "artifact_too_large", 413
 
 
+class StorageQuotaExceeded(AppError):
+    """The project may keep no more in the store. Delete some, or raise its limit."""
+
+    code, status = "storage_quota_exceeded", 413
+
+
 class DigestMismatch(AppError):
     """What arrived does not have the sha256 that you announced."""
 

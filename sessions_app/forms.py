@@ -1,6 +1,7 @@
 """What the pages of sessions may be asked for, read from their address."""
 
 from datetime import datetime, time, timedelta
+from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -8,6 +9,8 @@ from django import forms
 from django.utils import timezone
 
 from agentstate.clock import db_now
+from agentstate.errors import FieldError
+from sessions_app.artifacts.quota import MEGABYTE
 from sessions_app.models import SessionStatus
 from sessions_app.querysets import ArtifactQuerySet, SessionQuerySet
 
@@ -19,6 +22,17 @@ class Span(NamedTuple):
 
     begin: datetime
     end: datetime
+
+
+def read_megabytes(text: str) -> int | None:
+    """Bytes, from a size in MB that was typed; None for none. Raises FieldError."""
+    if not (text := text.strip()):
+        return None
+    try:
+        size = Decimal(text)
+        return int((size * MEGABYTE).to_integral_value())
+    except (ArithmeticError, ValueError) as exc:
+        raise FieldError("", "invalid", f"{text!r} is no number of MB.") from exc
 
 
 class PageForm(forms.Form):

@@ -7,6 +7,7 @@ from procrastinate import RetryStrategy
 from procrastinate.contrib.django import app
 
 from sessions_app.artifacts.blobs import remove_strays
+from sessions_app.artifacts.quota import fold_counts
 from sessions_app.errors import ContentMissing, StorageUnavailable
 from sessions_app.moving import move_large_payloads
 from sessions_app.services import close_expired_sessions
@@ -65,6 +66,17 @@ def remove_stray_objects(timestamp: int) -> None:
         return  # logged where it failed; again in a minute
     if removed:
         logger.info("stored objects removed", extra={"removed": removed})
+
+
+@app.periodic(cron="*/10 * * * *")
+@app.task(
+    name="sessions_app.fold_counts",
+    queueing_lock="sessions_app.fold_counts",
+    pass_context=False,
+)
+def fold_stored_counts(timestamp: int) -> None:
+    """Keep the counts of what projects store short."""
+    fold_counts()
 
 
 @app.periodic(cron="* * * * *")

@@ -394,6 +394,18 @@ class StrayObject(models.Model):
         indexes = [models.Index(fields=["due_at"], name="stray_object_due")]
 
 
+class StoredBytes(models.Model):
+    """What a project's blobs came to, in parts; a trigger adds one for each change."""
+
+    id = models.BigAutoField(primary_key=True)
+    project = plain_link(Project)
+    bytes = models.BigIntegerField()
+
+    class Meta:
+        db_table = "agent_stored_bytes"
+        indexes = [models.Index(fields=["project"], name="stored_bytes_project")]
+
+
 class FeedGeneration(models.Model):
     """A database cluster, and a timeline of it, that the log has lived in.
 

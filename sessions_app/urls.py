@@ -23,6 +23,8 @@ urlpatterns = [
     path("sessions/<uuid:session_id>/close/", views.close, name="close"),
     path("sessions/<uuid:session_id>/reopen/", views.reopen, name="reopen"),
     path("artifacts/", artifacts.artifact_list, name="artifacts"),
+    path("settings/storage/", artifacts.storage, name="storage"),
+    path("settings/storage/limit/", artifacts.limit_storage, name="limit-storage"),
     path("artifacts/<uuid:artifact_id>/", artifacts.artifact_page, name="artifact"),
     path(
         "artifacts/<uuid:artifact_id>/content",

@@ -41,6 +41,7 @@ from sessions_app.artifacts.content import (
     received,
 )
 from sessions_app.artifacts.links import make_link
+from sessions_app.artifacts.quota import check_room
 from sessions_app.artifacts.services import (
     TRIES,
     NewArtifact,
@@ -244,6 +245,10 @@ class SessionArtifactsView(SessionCallView):
         session = self.load(self.kwargs["session_id"])
         if not session.is_open:
             raise SessionClosed(session_status=session.status)
+        # What a key repeats may be stored already; it is looked at when it is here.
+        size = http.META.get(ASKED_ENVIRON) or declared_length(http)
+        if size and not http.headers.get("Idempotency-Key"):
+            check_room(session.project_id, size)
 
     def _store_once(self, handler: Handler, request: ApiRequest) -> HttpResponseBase:
         if key := self.read_idempotency(request):

@@ -21,6 +21,7 @@ from sessions_app.artifacts.blobs import (
     release,
 )
 from sessions_app.artifacts.content import Content
+from sessions_app.artifacts.quota import check_room_for, take_room
 from sessions_app.artifacts.store import ObjectName
 from sessions_app.errors import (
     ArtifactNotFound,
@@ -62,7 +63,9 @@ class Upload:
             drop(ObjectName(self.project_id, self.placed.object_id))
 
     def place(self) -> None:
-        """Have the bytes in the store. Raises StorageUnavailable."""
+        """Have the bytes in the store. Raises StorageUnavailable, and early
+        StorageQuotaExceeded."""
+        check_room_for(self.project_id, self.content.sha256, self.content.size)
         self.placed = place(self.project_id, self.content)
 
 
@@ -91,7 +94,8 @@ def record_artifact(
 ) -> Artifact:
     """Record bytes that are in the store as the next version of their name.
 
-    Raises SessionNotFound, SessionClosed, SessionLocked, LockLost, ContentGone.
+    Raises SessionNotFound, SessionClosed, SessionLocked, LockLost, ContentGone,
+    StorageQuotaExceeded.
     """
     assert upload.placed is not None
     project_id = upload.project_id
@@ -99,6 +103,8 @@ def record_artifact(
     if not session.is_open:
         raise SessionClosed(session_status=session.status)
     check_lock(session, lock_token)
+    if upload.placed.is_new:
+        take_room(project_id, upload.content.sha256, upload.content.size)
     blob_id = hold(project_id, upload.content, upload.placed)
     return _insert(
         session,

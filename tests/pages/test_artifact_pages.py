@@ -123,3 +123,25 @@ def test_a_viewer_without_payloads_sees_no_files(browse, project, session):
     client = browse("viewer")
     for path in ("", f"{artifact['id']}/", f"{artifact['id']}/content"):
         assert client.get(f"/p/{project.slug}/artifacts/{path}").status_code == 403
+
+
+def test_the_settings_tell_the_storage_and_its_limit(browse, project, api):
+    from tests.factories import make_session
+
+    session = make_session(api)
+    api.post(f"{session.url}/artifacts", data=b"a" * 2048, params={"name": "a"})
+    owner = browse("owner")
+    url = f"/p/{project.slug}/settings/storage/"
+    assert url in owner.get(f"/p/{project.slug}/settings/").content.decode()
+    for headers in ({}, {"HX-Request": "true"}):
+        shown = owner.get(url, headers=headers).content.decode()
+        assert "2.0\xa0KB" in shown and "no limit" in shown
+    change = {"limit": "1.5", "reason": "to save money"}
+    assert owner.post(f"{url}limit/", change).status_code == 302
+    shown = owner.get(url).content.decode()
+    assert "of at most 1.5\xa0MB" in shown and 'value="1.5"' in shown
+    owner.post(f"{url}limit/", change | {"limit": "much"})
+    assert "of at most 1.5\xa0MB" in owner.get(url).content.decode()
+    owner.post(f"{url}limit/", change | {"limit": ""})
+    assert "no limit" in owner.get(url).content.decode()
+    assert browse("operator").get(url).status_code == 403
