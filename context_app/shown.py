@@ -73,9 +73,14 @@ class Shown:
         self.messages = form.join(form.render([*before, *note, *conversation]))
         apart = system_text(instructions) if form.system_apart else ""
         self.system = apart or None
-        self.total = count_messages(self.messages, self.costs.count)
+        count = self.costs.count
+        self.note_tokens = count_messages(form.render(note), count)
+        self.instructions_tokens = count_messages(
+            self.system or form.render(before), count
+        )
+        self.total = count_messages(self.messages, count)
         if self.system:
-            self.total += count_messages(self.system, self.costs.count)
+            self.total += self.instructions_tokens
 
     # What is in the note
 
@@ -144,17 +149,23 @@ class Shown:
         }
 
     def _tokens(self) -> dict[str, int]:
-        choice = self.choice
-        found = {
-            "total": self.total,
-            "instructions": self.costs.units(
-                choice.instructions, choice.instructions_cap
-            ),
-            "conversation": self.costs.units(ordered(choice.units), choice.cap),
-        }
+        """The total and its parts, which sum to it.
+
+        What joining adds or saves is the note's, where that joins its texts, or else
+        the conversation's.
+        """
+        parts: dict[str, int] = {}
         for name, text in self.note:
-            found[name] = found.get(name, 0) + self.costs.text(text)
-        return found
+            parts[name] = parts.get(name, 0) + self.costs.count(text)
+        if self.note:
+            parts["note"] = self.note_tokens - sum(parts.values())
+        known = self.instructions_tokens + self.note_tokens
+        return {
+            "total": self.total,
+            "instructions": self.instructions_tokens,
+            "conversation": self.total - known,
+            **parts,
+        }
 
     def _covered(self) -> list[dict[str, Any]]:
         return [

@@ -70,9 +70,22 @@ class ContextParams(Params):
 
 
 class TokensOut(serializers.Serializer[Any]):
+    """The total, and its parts: they sum to it. A part that is not there is left out
+    but for the first two."""
+
     total = serializers.IntegerField()
     instructions = serializers.IntegerField()
     conversation = serializers.IntegerField()
+    left_out = serializers.IntegerField(required=False)
+    summaries = serializers.IntegerField(required=False)
+    pinned_facts = serializers.IntegerField(required=False)
+    recalled_facts = serializers.IntegerField(required=False)
+    plan = serializers.IntegerField(required=False)
+    working_memory = serializers.IntegerField(required=False)
+    open_calls = serializers.IntegerField(required=False)
+    note = serializers.IntegerField(
+        required=False, help_text="What holds the texts before it together."
+    )
 
 
 class CoveredOut(serializers.Serializer[Any]):

@@ -91,7 +91,10 @@ def fitting_context(session, budget, form):
     found = answer.json
     shown = [found["messages"], *([found["system"]] if found["system"] else [])]
     tokens = sum(estimate(text) for text in legal.texts(without_names(shown)))
-    assert tokens <= found["manifest"]["tokens"]["total"] <= budget
+    told = dict(found["manifest"]["tokens"])
+    assert tokens <= told["total"] <= budget
+    assert told.pop("total") == sum(told.values()), told
+    assert min(told.values()) >= 0, told
     return found
 
 
