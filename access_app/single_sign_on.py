@@ -10,6 +10,7 @@ import hashlib
 import logging
 import re
 from typing import Any
+from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import requests
 from authlib.common.errors import AuthlibBaseError
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "EdDSA"]
 TIMEOUT_SECONDS = 5
 NEXT = "single_sign_on_next"  # in the session, while the person is at the provider
+PROOF = "single_sign_on_proof"  # in the session of who signed in there: to sign out by
+PROOF_MAX = 3000  # characters; a longer one would not fit into an address
 ACTOR = "single sign-on"
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 STRONGEST_FIRST = ("owner", "operator", "reviewer", "viewer")
@@ -76,7 +79,7 @@ def begin(request: HttpRequest, target: str) -> HttpResponse:
 
 def finish(request: HttpRequest) -> str:
     """Sign in whom the provider sent back, and return where they wanted to go."""
-    claims = _verified_claims(request)
+    claims, proof = _verified_claims(request)
     target: str = request.session.pop(NEXT, reverse("home"))
     user = _account_of(claims)
     if not user.is_active:
@@ -85,7 +88,36 @@ def finish(request: HttpRequest) -> str:
     _give_roles(user, claims)
     login(request, user, BACKEND)
     request.session.set_expiry(settings.OIDC_SESSION_HOURS * 3600)
+    if settings.OIDC_SIGN_OUT:
+        request.session[PROOF] = proof
     return target
+
+
+def way_out(request: HttpRequest) -> str | None:
+    """Where the provider ends its own sign-in too, for who came by it.
+
+    None for others, where that is off, or the provider does not offer it or is away:
+    then the person is signed out here alone. To be asked before that is done.
+    """
+    proof = request.session.get(PROOF)
+    if proof is None or not (settings.OIDC_SIGN_OUT and is_offered()):
+        return None
+    try:
+        told = _provider().server_metadata.get("end_session_endpoint", "")
+    except (requests.RequestException, SingleSignOnUnavailable, *REFUSALS) as exc:
+        _unavailable(exc)
+        return None
+    there = urlsplit(told) if isinstance(told, str) else urlsplit("")
+    if there.scheme != urlsplit(settings.OIDC_ISSUER).scheme or not there.netloc:
+        return None
+    asked = {
+        "client_id": settings.OIDC_CLIENT_ID,
+        "post_logout_redirect_uri": request.build_absolute_uri(reverse("sign-in")),
+    }
+    if len(proof) <= PROOF_MAX:
+        asked["id_token_hint"] = proof
+    query = "&".join(filter(None, (there.query, urlencode(asked))))
+    return urlunsplit(there._replace(query=query, fragment=""))
 
 
 def _provider() -> DjangoOAuth2App:
@@ -110,8 +142,9 @@ def _provider() -> DjangoOAuth2App:
     return client
 
 
-def _verified_claims(request: HttpRequest) -> dict[str, Any]:
-    """What the provider says of the person, proved to be meant for us and now."""
+def _verified_claims(request: HttpRequest) -> tuple[dict[str, Any], str]:
+    """What the provider says of the person, proved to be meant for us and now, and the
+    token that says so."""
     try:
         client = _provider()
         told = client.authorize_access_token(
@@ -124,6 +157,7 @@ def _verified_claims(request: HttpRequest) -> dict[str, Any]:
             },
         )
         claims: dict[str, Any] = dict(told["userinfo"])
+        proof = str(told["id_token"])
     except requests.RequestException as exc:
         raise _unavailable(exc) from exc
     except REFUSALS as exc:
@@ -132,7 +166,7 @@ def _verified_claims(request: HttpRequest) -> dict[str, Any]:
         raise SingleSignOnRefused from exc
     if not (isinstance(claims["sub"], str) and 0 < len(claims["sub"]) <= 255):
         raise SingleSignOnRefused
-    return claims
+    return claims, proof
 
 
 def _unavailable(exc: Exception) -> SingleSignOnUnavailable:

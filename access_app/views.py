@@ -129,10 +129,16 @@ def _safe_next(request: HttpRequest) -> str:
     return reverse("home")
 
 
+@never_cache
 @require_POST
 def sign_out(request: HttpRequest) -> HttpResponse:
+    there = single_sign_on.way_out(request)
     logout(request)
-    return redirect("sign-in")
+    if there is None:
+        return redirect("sign-in")
+    # A page that leads on: a form's answer may not redirect to another origin.
+    shown = {"there": there, "single_sign_on": settings.OIDC_NAME}
+    return render(request, "access_app/signed_out.html", shown)
 
 
 @never_cache

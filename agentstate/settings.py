@@ -362,6 +362,8 @@ OIDC_GROUPS_CLAIM = env_str("AGENTSTATE_OIDC_GROUPS_CLAIM", "groups")
 OIDC_ROLES = env_grants("AGENTSTATE_OIDC_ROLES")
 # Then the provider is asked again whether the person may still come in.
 OIDC_SESSION_HOURS = env_int("AGENTSTATE_OIDC_SESSION_HOURS", 12, low=1, high=720)
+# Whether signing out here signs out at the provider too, if that offers it.
+OIDC_SIGN_OUT = env_bool("AGENTSTATE_OIDC_SIGN_OUT", False)
 
 # --- Time, language, files
 LANGUAGE_CODE = "en-us"

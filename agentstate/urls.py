@@ -33,6 +33,7 @@ urlpatterns = [
     path("metrics", views.metrics),
     # One way in, which counts tries; the admin's own form would not.
     path("admin/login/", access.admin_sign_in),
+    path("admin/logout/", access.sign_out),
     path("admin/", admin.site.urls),
     path("api/v1/schema", views.schema, name="schema"),
     path("api/v1/docs", views.DocsView.as_view(), name="docs"),

@@ -36,6 +36,7 @@ class Provider(ThreadingHTTPServer):
         self.refuses = ""
         self.codes: dict[str, dict[str, str]] = {}
         self.asked: list[str] = []
+        self.signed_out: list[Any] = []  # the subjects of those who signed out here
 
     @staticmethod
     def new_key(kid: str) -> RSAKey:
@@ -46,6 +47,7 @@ class Provider(ThreadingHTTPServer):
             "issuer": self.issuer,
             "authorization_endpoint": f"{self.issuer}/authorize",
             "token_endpoint": f"{self.issuer}/token",
+            "end_session_endpoint": f"{self.issuer}/logout",
             "jwks_uri": f"{self.issuer}/keys",
             "response_types_supported": ["code"],
             "subject_types_supported": ["public"],
@@ -93,6 +95,14 @@ class Handler(BaseHTTPRequestHandler):
             case "/authorize":
                 self.send_response(302)
                 self.send_header("Location", self.back(query))
+                self.end_headers()
+            case "/logout":
+                assert query["client_id"] == CLIENT_ID
+                hint = query["id_token_hint"]
+                told = jwt.decode(hint, self.server.key, algorithms=["RS256"])
+                self.server.signed_out.append(told.claims["sub"])
+                self.send_response(302)
+                self.send_header("Location", query["post_logout_redirect_uri"])
                 self.end_headers()
             case _:
                 self.answer({}, 404)

@@ -1,5 +1,7 @@
 """Signing in at an OpenID Connect provider, which runs here and speaks HTTP."""
 
+import html
+import re
 import time
 from urllib.parse import parse_qs, urlsplit
 
@@ -270,6 +272,70 @@ def test_it_is_off_by_default(client, settings):
     assert client.get(BEGIN).status_code == 404
     assert client.get(f"{BEGIN}return/?code=x&state=y").status_code == 404
     assert BEGIN not in client.get("/sign-in/").content.decode()
+
+
+def leads_to(answer) -> str:
+    """Where the page that tells of signing out leads on to."""
+    shown = answer.content.decode()
+    [there] = re.findall(r'http-equiv="refresh" content="0; url=([^"]+)"', shown)
+    assert f'href="{there}"' in shown
+    return html.unescape(there)
+
+
+@pytest.mark.parametrize("path", ["/sign-out/", "/admin/logout/"])
+def test_signing_out_here_signs_out_there(client, provider, person, settings, path):
+    settings.OIDC_SIGN_OUT = True
+    sign_in(client)
+    answer = client.post(path)
+    assert (answer.status_code, who(client)) == (200, None)
+    assert "no-store" in answer["Cache-Control"]
+    there = httpx.get(leads_to(answer))
+    assert there.headers["Location"] == "http://testserver/sign-in/"
+    assert provider.signed_out == [provider.person["sub"]]
+
+
+def test_a_provider_may_have_a_query_of_its_own(client, provider, person, settings):
+    settings.OIDC_SIGN_OUT = True
+    provider.described = {"end_session_endpoint": f"{provider.issuer}/logout?a=1&b=2"}
+    sign_in(client)
+    query = parse_qs(urlsplit(leads_to(client.post("/sign-out/"))).query)
+    assert (query["a"], query["b"], query["client_id"]) == (["1"], ["2"], [CLIENT_ID])
+
+
+@pytest.mark.parametrize(
+    "told", [None, "", "javascript:alert(1)", "/logout", "ftp://x.test/", 7, ["x"]]
+)
+def test_a_provider_that_offers_no_way_out_holds_nobody(
+    client, provider, person, settings, told
+):
+    settings.OIDC_SIGN_OUT = True
+    provider.described = {"end_session_endpoint": told}
+    sign_in(client)
+    answer = client.post("/sign-out/")
+    assert (answer.status_code, answer["Location"]) == (302, "/sign-in/")
+    assert who(client) is None
+
+
+def test_a_provider_that_is_away_holds_nobody(client, person, settings):
+    settings.OIDC_SIGN_OUT = True
+    sign_in(client)
+    settings.OIDC_ISSUER = "http://127.0.0.1:1"
+    assert client.post("/sign-out/")["Location"] == "/sign-in/"
+    assert who(client) is None
+
+
+def test_who_came_by_a_password_goes_nowhere(client, provider, settings, make_user):
+    settings.OIDC_SIGN_OUT = True
+    client.force_login(make_user())
+    assert client.post("/sign-out/")["Location"] == "/sign-in/"
+    assert provider.asked == []
+
+
+def test_signing_out_there_is_off_by_default(client, provider, person):
+    sign_in(client)
+    assert "single_sign_on_proof" not in client.session
+    assert client.post("/sign-out/")["Location"] == "/sign-in/"
+    assert provider.signed_out == []
 
 
 def test_tries_are_counted(client):
