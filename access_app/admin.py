@@ -1,5 +1,6 @@
 """For operators: they see what is theirs, and change it through the services."""
 
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -7,9 +8,10 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin
 from django.contrib.auth.models import Group, User
-from django.db.models import Model, QuerySet
+from django.db.models import Field, Model, QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.text import capfirst
 from unfold.admin import ModelAdmin  # type: ignore[import-untyped]
 from unfold.forms import (  # type: ignore[import-untyped]
     ActionForm,
@@ -17,6 +19,7 @@ from unfold.forms import (  # type: ignore[import-untyped]
     UserChangeForm,
     UserCreationForm,
 )
+from unfold.widgets import UnfoldAdminTextInputWidget  # type: ignore[import-untyped]
 
 from access_app.models import ApiKey, AuditEntry, Member, Project
 from access_app.pages import read_reason
@@ -31,6 +34,7 @@ from access_app.services import (
     update_project,
 )
 from agentstate.errors import AppError
+from agentstate.labels import label_of
 from agentstate.uncounted import UncountedPaginator
 
 
@@ -57,6 +61,16 @@ class ReasonedActionForm(ActionForm):  # type: ignore[misc]
                 "class": "bg-white text-base text-gray-900 px-2 py-1 rounded-default",
             }
         ),
+    )
+
+
+class ReasonedForm(forms.ModelForm):  # type: ignore[type-arg]
+    """A change that says why; the services write it down."""
+
+    reason = forms.CharField(
+        max_length=1000,
+        widget=UnfoldAdminTextInputWidget,
+        help_text="Kept in the audit log.",
     )
 
 
@@ -138,7 +152,26 @@ class ProjectScopedAdmin(ModelAdmin):  # type: ignore[misc]
         try:
             return super().changeform_view(request, *args, **kwargs)
         except AppError as exc:
-            return self.refused(request, exc)
+            # Once more, as a form with a mistake: it shows what was typed.
+            request.__dict__["refusal"] = exc.detail
+            return super().changeform_view(request, *args, **kwargs)
+
+    def get_form(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
+        labels = {name: capfirst(text) for name, text in _labels(self.model).items()}
+        form = super().get_form(request, obj, **{"labels": labels, **kwargs})
+        if detail := request.__dict__.get("refusal"):
+            return refused_form(form, detail)
+        return form
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """The columns, headed in words."""
+        labels = _labels(self.model)
+        return [
+            column(name, labels[name])
+            if name in labels and labels[name] != name.replace("_", " ")
+            else name
+            for name in super().get_list_display(request)
+        ]
 
     def delete_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -174,12 +207,44 @@ class ReadOnlyAdmin(ProjectScopedAdmin):
         return False
 
 
+def _labels(model: type[Model]) -> dict[str, str]:
+    """The fields of a model in words, by their names and those of their columns."""
+    fields: list[Field[Any, Any]] = list(model._meta.concrete_fields)
+    columns = {f.attname: label_of(f.attname, f.attname) for f in fields}
+    return columns | {f.name: label_of(f.name, str(f.verbose_name)) for f in fields}
+
+
+def column(name: str, label: str) -> Callable[[Model], Any]:
+    """A column of a list that shows a field under another name."""
+
+    @admin.display(description=label, ordering=name)
+    def value(row: Model) -> Any:
+        display = getattr(row, f"get_{name}_display", None)
+        return display() if display else getattr(row, name)
+
+    value.__name__ = name
+    return value
+
+
+def refused_form(form: Any, detail: str) -> Any:
+    """`form`, but with what a service said of what was typed."""
+
+    class Refused(form):  # type: ignore[misc]
+        def clean(self) -> Any:
+            cleaned = super().clean()
+            self.add_error(None, detail)
+            return cleaned
+
+    return Refused
+
+
 @admin.register(Project)
 class ProjectAdmin(ProjectScopedAdmin):
+    form = ReasonedForm
     project_path = "pk"
     list_display = ["name", "slug", "created_at"]
     search_fields = ["name", "slug"]
-    fields = ["name", "slug", "created_at"]
+    fields = ["name", "slug", "created_at", "reason"]
     readonly_fields = ["slug", "created_at"]
 
     def has_delete_permission(
@@ -190,22 +255,24 @@ class ProjectAdmin(ProjectScopedAdmin):
     def save_model(
         self, request: HttpRequest, obj: Project, form: "ModelForm[Any]", change: bool
     ) -> None:
-        actor = actor_of(request)
+        why = {"actor": actor_of(request), "reason": form.cleaned_data["reason"]}
         if change:
-            update_project(obj.pk, name=obj.name, actor=actor)
+            update_project(obj.pk, name=obj.name, **why)
         else:
-            made = create_project(obj.name, actor=actor)
+            made = create_project(obj.name, **why)
             obj.pk, obj.slug, obj.created_at = made.pk, made.slug, made.created_at
 
 
 @admin.register(Member)
 class MemberAdmin(ProjectScopedAdmin):
+    form = ReasonedForm
     list_display = ["user", "project", "role", "created_at"]
     list_filter = ["role"]
     list_select_related = ["user", "project"]
     search_fields = ["user__username", "project__name"]
     raw_id_fields = ["project", "user"]
-    fields = ["project", "user", "role"]
+    fields = ["project", "user", "role", "reason"]
+    actions = ["remove"]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return [] if obj is None else ["project", "user"]
@@ -213,21 +280,33 @@ class MemberAdmin(ProjectScopedAdmin):
     def has_delete_permission(
         self, request: HttpRequest, obj: Model | None = None
     ) -> bool:
-        # One at a time, so that a project's last owner is refused with a reason.
-        return obj is not None and super().has_delete_permission(request, obj)
+        # Members are removed by the action, which asks why.
+        return False
+
+    def has_remove_permission(self, request: HttpRequest) -> bool:
+        return user_of(request).has_perm("access_app.delete_member")
+
+    @admin.action(description="Remove selected members", permissions=["remove"])
+    def remove(self, request: HttpRequest, queryset: QuerySet[Member]) -> None:
+        owned = self.owned(request).values("pk")
+        reason, actor = read_reason(request), actor_of(request)
+        for member in queryset.filter(pk__in=owned).select_related("user", "project"):
+            try:
+                remove_member(member.project_id, member.pk, actor=actor, reason=reason)
+            except AppError as exc:
+                self.message_user(request, f"{member}: {exc.detail}", messages.ERROR)
+            else:
+                self.message_user(request, f"Removed: {member}", messages.SUCCESS)
 
     def save_model(
         self, request: HttpRequest, obj: Member, form: "ModelForm[Any]", change: bool
     ) -> None:
-        actor = actor_of(request)
+        why = {"actor": actor_of(request), "reason": form.cleaned_data["reason"]}
         if change:
-            set_role(obj.project_id, obj.pk, obj.role, actor=actor)
+            set_role(obj.project_id, obj.pk, obj.role, **why)
         else:
-            made = add_member(obj.project_id, obj.user, obj.role, actor=actor)
+            made = add_member(obj.project_id, obj.user, obj.role, **why)
             obj.pk, obj.created_at = made.pk, made.created_at
-
-    def delete_model(self, request: HttpRequest, obj: Member) -> None:
-        remove_member(obj.project_id, obj.pk, actor=actor_of(request))
 
 
 @admin.register(ApiKey)

@@ -161,6 +161,7 @@ class ApiKey(models.Model):
 
     class Meta:
         db_table = "access_api_keys"
+        verbose_name = "API key"
         constraints = [
             # Without the project: the key is what tells the project.
             models.UniqueConstraint(fields=["prefix"], name="access_key_prefix_uniq"),

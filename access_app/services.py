@@ -74,7 +74,11 @@ def record_audits(
 
 @transaction.atomic
 def create_project(
-    name: str, *, settings: dict[str, Any] | None = None, actor: str = SYSTEM
+    name: str,
+    *,
+    settings: dict[str, Any] | None = None,
+    actor: str = SYSTEM,
+    reason: str = "",
 ) -> Project:
     """Make a project. Raises NameTaken."""
     project = Project(id=new_id(), name=_checked_name(name), settings=settings or {})
@@ -90,6 +94,7 @@ def create_project(
         "project.created",
         f"project:{project.id}",
         after={"name": project.name, "slug": project.slug},
+        reason=reason,
     )
     return project
 

@@ -399,6 +399,9 @@ class Promotion(models.Model):
             ),
         ]
 
+    def __str__(self) -> str:
+        return f"of session {self.session_id}: {self.status}"
+
 
 class Receipt(models.Model):
     """What was forgotten: counts by place, by whom, when and why. No personal text."""
@@ -419,6 +422,9 @@ class Receipt(models.Model):
         indexes = [
             models.Index(fields=["project", "id"], name="memory_receipt_project"),
         ]
+
+    def __str__(self) -> str:
+        return f"{self.scope} forgotten by {self.actor}"
 
 
 class EmbeddingModel(models.Model):

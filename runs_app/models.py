@@ -425,6 +425,9 @@ class RejectedCompletion(models.Model):
             models.Index(fields=["project", "run_id", "id"], name="rejected_run"),
         ]
 
+    def __str__(self) -> str:
+        return f"{self.call} of step {self.step_id}: {self.code}"
+
 
 class EffectState(models.TextChoices):
     BEGUN = "begun"  # sent, perhaps: nobody has said how it went
@@ -450,12 +453,16 @@ class EffectRecord(models.Model):
 
     class Meta:
         db_table = "agent_effects"
+        verbose_name = "effect"
         constraints = [
             models.UniqueConstraint(
                 fields=["project", "key"], name="effect_project_key_uniq"
             )
         ]
         indexes = [models.Index(fields=["project", "run_id", "id"], name="effect_run")]
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.state}"
 
 
 class Signal(models.Model):
@@ -504,6 +511,9 @@ class Limit(models.Model):
                 fields=["project", "key"], name="limit_project_key_uniq"
             )
         ]
+
+    def __str__(self) -> str:
+        return self.key
 
 
 class Slot(models.Model):

@@ -123,29 +123,77 @@ def test_a_viewer_cannot_make_themselves_owner(member, project):
 def test_a_role_is_changed_through_the_service(owner, project):
     user = User.objects.create_user(f"u-{new_id()}")
     made = add_member(project.id, user, "viewer")
-    owner.post(f"/admin/access_app/member/{made.pk}/change/", {"role": "operator"})
+    path = f"/admin/access_app/member/{made.pk}/change/"
+    refused = owner.post(path, {"role": "operator"})
+    assert "reason" in refused.context["adminform"].form.errors
+    made.refresh_from_db()
+    assert made.role == "viewer"
+    owner.post(path, {"role": "operator", "reason": "helps out"})
     made.refresh_from_db()
     assert made.role == "operator"
-    assert AuditEntry.objects.filter(object=f"member:{made.pk}").count() == 2
+    entries = AuditEntry.objects.filter(object=f"member:{made.pk}")
+    assert entries.count() == 2
+    assert entries.get(action="member.role_set").reason == "helps out"
+
+
+def remove(client, member, **body):
+    return client.post(
+        "/admin/access_app/member/",
+        {"action": "remove", "_selected_action": [str(member.pk)], **body},
+        follow=True,
+    ).content.decode()
+
+
+def test_a_member_is_removed_with_a_reason(owner, project):
+    made = add_member(project.id, User.objects.create_user(f"u-{new_id()}"), "viewer")
+    assert "Say why" in remove(owner, made)
+    assert Member.objects.filter(pk=made.pk).exists()
+    remove(owner, made, reason="left us")
+    assert not Member.objects.filter(pk=made.pk).exists()
+    entry = AuditEntry.objects.get(object=f"member:{made.pk}", action="member.removed")
+    assert (entry.reason, entry.actor[:7]) == ("left us", "user:s-")
+    last = Member.objects.get(project=project)
+    assert "at least one owner" in remove(owner, last, reason="me too")
+    assert Member.objects.filter(pk=last.pk).exists()
+
+
+def test_a_viewer_removes_nobody(member, project):
+    made = add_member(project.id, User.objects.create_user(f"u-{new_id()}"), "viewer")
+    remove(member, made, reason="because")
+    assert Member.objects.filter(pk=made.pk).exists()
 
 
 def test_what_a_service_refuses_is_said(owner, project):
     mine = Member.objects.get(project=project, role="owner")
     path = f"/admin/access_app/member/{mine.pk}/change/"
-    answer = owner.post(path, {"role": "viewer"}, follow=True)
+    answer = owner.post(path, {"role": "viewer", "reason": "to see what happens"})
     assert answer.status_code == 200
-    assert "at least one owner" in answer.content.decode()
+    shown = answer.content.decode()
+    assert "at least one owner" in shown
+    assert 'value="to see what happens"' in shown
+    assert '<option value="viewer" selected' in shown
     mine.refresh_from_db()
     assert mine.role == "owner"
 
 
 def test_a_project_is_made_through_the_service(admin):
-    name = f"Made {new_id()}"
-    assert admin.post("/admin/access_app/project/add/", {"name": name}).status_code == (
-        302
-    )
+    name, path = f"Made {new_id()}", "/admin/access_app/project/add/"
+    assert admin.post(path, {"name": name}).status_code == 200  # without a reason
+    assert not Project.objects.filter(name=name).exists()
+    assert admin.post(path, {"name": name, "reason": "new"}).status_code == 302
     made = Project.objects.get(name=name)
-    assert AuditEntry.objects.in_project(made.id).get().action == "project.created"
+    entry = AuditEntry.objects.in_project(made.id).get()
+    assert (entry.action, entry.reason) == ("project.created", "new")
+    again = admin.post(path, {"name": name, "reason": "once more"})
+    assert again.status_code == 200
+    shown = again.content.decode()
+    assert "already exists" in shown and 'value="once more"' in shown
+    change = f"/admin/access_app/project/{made.pk}/change/"
+    admin.post(change, {"name": f"{name}!", "reason": "it is great"})
+    made.refresh_from_db()
+    assert made.name == f"{name}!"
+    entry = AuditEntry.objects.in_project(made.id).get(action="project.updated")
+    assert entry.reason == "it is great"
 
 
 def test_the_audit_log_is_for_reading(admin, project):
