@@ -20,6 +20,8 @@ from access_app.roles import Right, Visit, find_visit
 from agentstate.errors import AppError, FieldError
 
 REASON_MAX = 1000
+TYPED = "typed"  # in the session, between a refused form and the page that shows it
+TYPED_MAX = 100_000  # characters; more is not kept
 
 
 class PageRequest(HttpRequest):
@@ -47,7 +49,8 @@ def project_page[**P](right: Right | None) -> Callable[[Page[P]], PlainView]:
 
 
 def project_action[**P](right: Right) -> Callable[[Page[P]], PlainView]:
-    """A change: POST only. What a service refuses comes back as a message."""
+    """A change: POST only. What a service refuses comes back as a message, beside the
+    form as it was filled in."""
 
     def decorate(view: Page[P]) -> PlainView:
         @wraps(view)
@@ -56,6 +59,7 @@ def project_action[**P](right: Right) -> Callable[[Page[P]], PlainView]:
                 return view(request, *args, **kwargs)
             except AppError as exc:
                 messages.error(request, exc.detail)
+                keep_typed(request)
                 return back(request)
 
         return require_POST(_inside_project(act, right))
@@ -93,6 +97,25 @@ def to_sign_in(request: HttpRequest) -> HttpResponse:
         # A fragment cannot show a sign-in page: the whole window goes there.
         return HttpResponse(status=204, headers={"HX-Redirect": reverse("sign-in")})
     return redirect_to_login(request.get_full_path(), reverse("sign-in"))
+
+
+def keep_typed(request: HttpRequest) -> None:
+    """Keep what was typed for the next page, which has the form again.
+
+    Its script fills it in (frame.js); nothing is kept longer than to that page.
+    """
+    values = {name: request.POST.getlist(name) for name in request.POST}
+    values.pop("csrfmiddlewaretoken", None)
+    if sum(len(text) for texts in values.values() for text in texts) <= TYPED_MAX:
+        request.session[TYPED] = {"action": request.path, "values": values}
+
+
+def take_typed(request: HttpRequest) -> dict[str, Any] | None:
+    """What `keep_typed` has kept, once."""
+    if getattr(request, "htmx", False) or TYPED not in request.session:
+        return None
+    typed: dict[str, Any] = request.session.pop(TYPED)
+    return typed
 
 
 def back(request: HttpRequest, otherwise: str = "/") -> HttpResponse:

@@ -10,6 +10,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from access_app.models import Project
+from access_app.pages import take_typed
 from access_app.roles import Right, Visit
 
 PROJECTS_IN_MENU = 30
@@ -58,6 +59,7 @@ def frame(request: HttpRequest) -> dict[str, Any]:
     }
     if visit is None:
         return shown
+    shown["typed"] = take_typed(request)
     return shown | {
         "visit": visit,
         "may": {right.value: True for right in visit.rights},

@@ -69,6 +69,43 @@
   }
   document.addEventListener("click", (event) => closeMenus(event.target));
 
+  // --- A form that was refused, filled in as it was
+  function fill(form, values) {
+    for (const field of form.elements) {
+      const given = values[field.name];
+      if (!field.name || field.type === "hidden") continue;
+      if (field.type === "checkbox" || field.type === "radio") {
+        field.checked = Boolean(given && given.includes(field.value));
+      } else if (given) {
+        field.value = given[0];
+      }
+    }
+    const around = form.closest("details");
+    if (around) around.open = true;
+    const first = form.querySelector("input:not([type=hidden]), select, textarea");
+    if (first) first.focus();
+  }
+  function fillTyped(scope) {
+    const told = document.getElementById("typed");
+    if (!told) return;
+    const typed = JSON.parse(told.textContent);
+    for (const form of scope.querySelectorAll("form[method=post]")) {
+      if (form.getAttribute("action") !== typed.action) continue;
+      if (!sameHidden(form, typed.values)) continue;
+      fill(form, typed.values);
+      told.remove();
+      return;
+    }
+  }
+  // Several forms may have one address, and differ in what they say of themselves.
+  function sameHidden(form, values) {
+    return [...form.querySelectorAll("input[type=hidden]")].every((field) =>
+      ["csrfmiddlewaretoken", "back"].includes(field.name) ||
+      (values[field.name] || []).includes(field.value));
+  }
+  fillTyped(document);
+  document.addEventListener("htmx:load", (event) => fillTyped(event.detail.elt));
+
   // --- Empty filters do not stand in the address
   document.addEventListener("submit", (event) => {
     if (!event.target.matches("[data-filters]")) return;

@@ -62,3 +62,53 @@ def test_single_sign_on_leads_to_the_page_that_was_asked_for(
     page.get_by_role("alert").wait_for()
     assert violations == []
     context.close()
+
+
+def test_signing_out_leads_through_the_provider(
+    chromium, provider, make_user, project, tmp_path, database
+):
+    running = Server(
+        tmp_path,
+        AGENTSTATE_OIDC_ISSUER=provider.issuer,
+        AGENTSTATE_OIDC_CLIENT_ID=CLIENT_ID,
+        AGENTSTATE_OIDC_CLIENT_SECRET=CLIENT_SECRET,
+        AGENTSTATE_OIDC_SIGN_OUT="1",
+    )
+    running.start()
+    address = f"{new_id()}@example.test"
+    name = make_user(project, "viewer", email=address).username
+    provider.person = {"sub": str(new_id()), "email": address, "email_verified": True}
+    context = chromium.new_context(base_url=running.base_url)
+    page = context.new_page()
+    page.goto(f"/sign-in/single/?next=/p/{project.slug}/runs/")
+    page.wait_for_url(f"**/p/{project.slug}/runs/")
+    page.get_by_label(f"Account {name}").click()
+    page.get_by_role("button", name="Sign out").click()
+    page.wait_for_url("**/sign-in/")
+    assert provider.signed_out == [provider.person["sub"]]
+    context.close()
+    running.stop()
+
+
+def test_a_refused_form_is_filled_in_as_it_was(open_page, project):
+    page = open_page("settings/")
+    page.get_by_text("Add a member").click()
+    page.get_by_label("Name of the account").fill("nobody-of-this-name")
+    page.locator("#member-role").select_option("operator")
+    page.locator("#member-reason").fill("helps us </script>")
+    page.get_by_role("button", name="Add", exact=True).click()
+    page.get_by_text("There is no account named").wait_for()
+    assert page.get_by_label("Name of the account").input_value() == (
+        "nobody-of-this-name"
+    )
+    assert page.locator("#member-role").input_value() == "operator"
+    assert page.locator("#member-reason").input_value() == "helps us </script>"
+    limit = page.locator("#storage-limit")
+    limit.fill("much")
+    page.locator("#storage-reason").fill("why not")
+    page.locator("#storage").get_by_role("button", name="Save").click()
+    page.get_by_text("is no number of MB").wait_for()
+    page.locator("#typed").wait_for(state="detached")
+    assert page.locator("#storage-limit").input_value() == "much"
+    assert page.locator("#storage-reason").input_value() == "why not"
+    assert page.faults == []
