@@ -82,9 +82,24 @@ END $$;
 """
 
 
-BEFORE = import_module("sessions_app.migrations.0006_redact_events").FORWARD.replace(
-    "CREATE FUNCTION", "CREATE OR REPLACE FUNCTION"
-) + """
+# The version before knows nothing of stubs: it would show them, and nobody would know
+# any more where the payloads lie.
+REFUSE = """
+DO $$
+DECLARE
+    v_stubs bigint;
+BEGIN
+    SELECT count(*) INTO v_stubs FROM agent_events WHERE blob_id IS NOT NULL;
+    IF v_stubs > 0 THEN
+        RAISE EXCEPTION 'the payloads of % events lie in the store: going back would '
+            'lose them', v_stubs
+            USING HINT = 'Restore a backup of before; see docs/artifacts.md.';
+    END IF;
+END $$;
+"""
+BEFORE = REFUSE + import_module(
+    "sessions_app.migrations.0006_redact_events"
+).FORWARD.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION") + """
 DROP FUNCTION agentstate_store_payloads(uuid, uuid, bigint[], uuid[], integer[]);
 """
 
