@@ -69,6 +69,10 @@
   }
   document.addEventListener("click", (event) => closeMenus(event.target));
 
+  // --- On a narrow screen the menu is one line, which may be longer than the screen
+  const here = document.querySelector(".side [aria-current]");
+  if (here) here.scrollIntoView({ block: "nearest", inline: "center" });
+
   // --- A form that was refused, filled in as it was
   function fill(form, values) {
     for (const field of form.elements) {

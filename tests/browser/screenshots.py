@@ -178,6 +178,7 @@ def furnish(api):
         "forgetting": "memory/forget/?subject=maya",
         "audit": "audit/",
         "settings": "settings/",
+        "storage": "settings/storage/",
         "not-found": "no-such-page/",
     }
 
