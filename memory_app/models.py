@@ -176,7 +176,11 @@ class Fact(models.Model):
                 name="memory_unembedded",
                 condition=~Q(embedding_error=""),
             ),
-            # And memory_scoped_terms, over the terms of each project (migration 0006).
+            models.Index(
+                fields=["project", "id"], name="memory_pinned", condition=Q(pinned=True)
+            ),
+            # And over the terms of each project: memory_scoped_terms, of current facts
+            # (migration 0006), and memory_past_terms (0009).
         ]
 
     def __str__(self) -> str:
@@ -287,6 +291,12 @@ class FactEmbedding(models.Model):
                 fields=["project", "model", "vector_key", "stands_for_vector"],
                 name="memory_vector_key",
                 condition=Q(is_current=True),
+            ),
+            # And memory_vectors_linked, over the vectors (migration 0010).
+            models.Index(
+                fields=["project", "model", "subject"],
+                name="memory_vectors_past",
+                condition=Q(is_current=False),
             ),
         ]
 

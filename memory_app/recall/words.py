@@ -4,24 +4,28 @@ A word that few facts have is looked up as it is. Of words that many have, only 
 with several of them can be among the best, so these are looked up together: the index
 (GIN) intersects long lists quickly, where reading all that have one would take longer
 than the whole search may. How common a word is, the statistics of that index tell.
+
+What is known already sets a bar: combinations whose facts could not reach the best any
+more are not looked up (memory_app.recall.together).
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import combinations
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import connection
 
 from memory_app.recall.index import idf
+from memory_app.recall.pool import Candidate
+from memory_app.recall.together import Together
 
 TAKEN = 250  # facts with one word, or with one combination of words
-ENOUGH = 500  # facts in all
-LOOKED_UP = 6  # of the common words, the rarest
-COMBINATIONS = 12  # of them; each costs a little, also where nothing has it
+AT_ONCE = 2  # combinations in one statement: what it finds may make the next needless
 # What is read of a fact along with its id. No term has a space in it.
 READ = "m.id, array_to_string(m.terms, ' '), m.pinned"
 KEYS = "memory_term_keys(m.project_id, m.terms)"
+STATISTICS_SECONDS = 60.0  # before they are read again; ANALYZE is as rare
 
 
 class Scope(NamedTuple):
@@ -29,21 +33,7 @@ class Scope(NamedTuple):
 
     sql: str
     values: list[Any]
-
-
-class Candidate(NamedTuple):
-    """A fact that may be among the best; its terms, one space between them."""
-
-    id: UUID
-    terms: str
-    is_pinned: bool
-
-
-class Holders(NamedTuple):
-    """Facts that hold words of the query, and how rare each word is (idf)."""
-
-    facts: dict[UUID, Candidate]
-    idf: dict[str, float]
+    is_past: bool = False
 
 
 class Frequencies(NamedTuple):
@@ -54,110 +44,131 @@ class Frequencies(NamedTuple):
     below: float
 
 
-def holders(project_id: UUID, scope: Scope, terms: Mapping[str, float]) -> Holders:
-    """Return the facts that may be the best for `terms`, which map to their weights."""
+def look_up_words(
+    project_id: UUID,
+    scopes: Sequence[Scope],
+    terms: Mapping[str, float],
+    take: Callable[[Sequence[Candidate], Mapping[str, float]], float],
+) -> None:
+    """Find the facts that may be the best for `terms`, which map to their weights.
+
+    `take` is given what has been found since it was last called, and how rare each word
+    is (idf); it returns the score that a further fact must have to be of use.
+    """
     if not terms:
-        return Holders({}, {})
-    known = _frequencies(project_id, list(terms))
-    rare = [(term,) for term in terms if term not in known.common]
-    found = _look_up(project_id, scope, rare, TAKEN * len(rare))
+        return
+    keys = _keys(project_id, list(terms))
+    known = _frequencies(project_id, keys)
+    rare = [term for term in terms if term not in known.common]
+    found = _look_up(scopes, [[keys[term]] for term in rare])
     counts = dict(known.common)
-    for [term], facts in zip(rare, found, strict=True):
+    for term, facts in zip(rare, found, strict=True):
         few = len(facts) < TAKEN
         counts[term] = len(facts) if few else max(TAKEN, known.below / 2)
     total = max(known.total, *counts.values())
     rarity = {term: idf(round(counts[term]), round(total)) for term in terms}
+    bar = take([fact for facts in found for fact in facts], rarity)
     common = {term: count for term, count in counts.items() if count >= TAKEN}
     worth = {term: terms[term] * rarity[term] for term in common}
-    enough = ENOUGH - sum(count for count in counts.values() if count < TAKEN)
-    together = list(_combinations(common, worth, total))
-    if enough > 0:
-        found += _look_up(project_id, scope, together, round(enough))
-    return Holders({fact.id: fact for facts in found for fact in facts}, rarity)
+    together = Together(common, worth, total, TAKEN)
+    while asked := together.next(bar, AT_ONCE):
+        found = _look_up(scopes, [[keys[term] for term in each] for each in asked])
+        for chosen, facts in zip(asked, found, strict=True):
+            together.looked_up(chosen, len(facts))
+        bar = take([fact for facts in found for fact in facts], rarity)
 
 
-def _frequencies(project_id: UUID, terms: Collection[str]) -> Frequencies:
-    """Read what ANALYZE has found; before it has, every word counts as rare."""
+def _keys(project_id: UUID, terms: list[str]) -> dict[str, int]:
+    """What the index has for each term."""
     with connection.cursor() as cursor:
         cursor.execute(
-            """
-            WITH facts AS (
-                SELECT greatest(reltuples, 0) AS n FROM pg_class
-                WHERE oid = 'agent_memory'::regclass
-            ), common AS (
-                SELECT unnest(most_common_elems::text::bigint[]) AS key,
-                       -- Three more follow: the least, the greatest, that of NULL.
-                       unnest(most_common_elem_freqs[
-                           :cardinality(most_common_elem_freqs) - 3]) AS share
-                FROM pg_stats WHERE schemaname = current_schema()
-                 AND tablename = 'memory_scoped_terms'
-            ), projects AS (
-                SELECT unnest(most_common_vals::text::uuid[]) AS id,
-                       unnest(most_common_freqs) AS share
-                FROM pg_stats WHERE schemaname = current_schema()
-                 AND tablename = 'agent_memory' AND attname = 'project_id'
-            )
-            SELECT term, n * common.share, n * (SELECT min(share) FROM common),
-                   n * (SELECT share FROM projects WHERE id = %s)
-            FROM facts, unnest(%s::text[]) AS term
-            LEFT JOIN common ON key = (memory_term_keys(%s, ARRAY[term]))[1]
-            """,
-            [project_id, list(terms), project_id],
+            "SELECT term, (memory_term_keys(%s, ARRAY[term]))[1]"
+            " FROM unnest(%s::text[]) AS term",
+            [project_id, terms],
         )
-        rows = cursor.fetchall()
-    common = {term: float(count) for term, count, *_ in rows if count is not None}
-    _, _, below, total = rows[0]
-    return Frequencies(float(total or 0), common, float(below or 0))
-
-
-def _combinations(
-    counts: Mapping[str, float], worth: Mapping[str, float], total: float
-) -> Iterator[tuple[str, ...]]:
-    """Yield which of the common words to look up together, the best first."""
-    rarest = sorted(counts, key=lambda term: counts[term])[:LOOKED_UP]
-    together = [
-        chosen
-        for size in range(len(rarest), 0, -1)
-        for chosen in combinations(rarest, size)
-    ]
-    together.sort(key=lambda chosen: -sum(worth[term] for term in chosen))
-    complete: list[set[str]] = []
-    yielded = 0
-    for chosen in together:
-        if any(each <= set(chosen) for each in complete):
-            continue
-        expected = total
-        for term in chosen:
-            expected *= counts[term] / total
-        if expected < TAKEN / 4:
-            complete.append(set(chosen))  # with whatever else its facts hold
-        yield chosen
-        yielded += 1
-        if yielded == COMBINATIONS:
-            return
+        return dict(cursor.fetchall())
 
 
 def _look_up(
-    project_id: UUID, scope: Scope, asked: Sequence[tuple[str, ...]], enough: int
+    scopes: Sequence[Scope], asked: Sequence[Collection[int]]
 ) -> list[list[Candidate]]:
-    """Return for each combination the facts that hold all of it, TAKEN at most.
+    """Return for each list of keys the facts that hold all of it.
 
-    The later ones are not even begun once `enough` have been found.
+    TAKEN at most of each scope.
     """
-    if not asked:
-        return []
-    parts: list[str] = []
-    values: list[Any] = []
-    for number, terms in enumerate(asked):
-        parts.append(
-            f"(SELECT {number}, {READ} FROM agent_memory m WHERE {scope.sql} AND"
-            f" {KEYS} @> memory_term_keys(%s, %s::text[]) LIMIT {TAKEN})"
-        )
-        values += [*scope.values, project_id, list(terms)]
     found: list[list[Candidate]] = [[] for _ in asked]
+    if not asked:
+        return found
+    lists = ", ".join(
+        f"({number}, '{{{','.join(map(str, keys))}}}'::bigint[])"
+        for number, keys in enumerate(asked)
+    )
     with connection.cursor() as cursor:
-        union = " UNION ALL ".join(parts)
-        cursor.execute(f"SELECT * FROM ({union}) found LIMIT {enough}", values)
-        for number, *read in cursor.fetchall():
-            found[number].append(Candidate(*read))
+        for scope in scopes:
+            # Each list by itself: all are planned once, and each stops at TAKEN.
+            cursor.execute(
+                "SELECT asked.number, m.*"
+                f" FROM (VALUES {lists}) AS asked (number, keys)"
+                f" CROSS JOIN LATERAL (SELECT {READ} FROM agent_memory m"
+                f" WHERE {scope.sql} AND {KEYS} @> asked.keys LIMIT {TAKEN}) m",
+                scope.values,
+            )
+            for number, *read in cursor.fetchall():
+                found[number].append(Candidate(*read))
     return found
+
+
+class _Statistics(NamedTuple):
+    """What ANALYZE has found: facts in all, and shares of them."""
+
+    facts: float
+    keys: dict[int, float]  # of the common ones
+    projects: dict[UUID, float]  # of the large ones
+
+
+_statistics: dict[str, tuple[float, _Statistics]] = {}  # by database, with the time
+
+
+def _frequencies(project_id: UUID, keys: Mapping[str, int]) -> Frequencies:
+    """How common the terms are; before ANALYZE has told, every word counts as rare."""
+    database = str(connection.settings_dict["NAME"])
+    read_at, known = _statistics.get(database, (0.0, None))
+    if known is None or time.monotonic() - read_at > STATISTICS_SECONDS:
+        known = _read_statistics()
+        _statistics[database] = time.monotonic(), known
+    return Frequencies(
+        known.facts * known.projects.get(project_id, 0.0),
+        {
+            term: known.facts * known.keys[key]
+            for term, key in keys.items()
+            if key in known.keys
+        },
+        known.facts * min(known.keys.values(), default=0.0),
+    )
+
+
+def _read_statistics() -> _Statistics:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            SELECT (SELECT greatest(reltuples, 0) FROM pg_class
+                     WHERE oid = 'agent_memory'::regclass),
+                   common.most_common_elems::text::bigint[],
+                   common.most_common_elem_freqs,
+                   projects.most_common_vals::text::uuid[],
+                   projects.most_common_freqs
+            FROM (SELECT 1) one
+            LEFT JOIN pg_stats common ON common.schemaname = current_schema()
+             AND common.tablename = 'memory_scoped_terms'
+            LEFT JOIN pg_stats projects ON projects.schemaname = current_schema()
+             AND projects.tablename = 'agent_memory'
+             AND projects.attname = 'project_id'
+            """
+        )
+        facts, keys, key_shares, projects, project_shares = cursor.fetchone()
+    # Three more shares follow those of the keys: the least, the greatest, that of NULL.
+    return _Statistics(
+        float(facts),
+        dict(zip(keys or [], (key_shares or [])[: len(keys or [])], strict=True)),
+        dict(zip(projects or [], project_shares or [], strict=True)),
+    )

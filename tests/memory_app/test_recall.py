@@ -118,7 +118,7 @@ def test_rc_04_through_the_vector_index(api, project):
             10,
             exact=exact,
         )
-        return sorted(found, key=lambda id_: -found[id_].similarity)
+        return [each.fact.id for each in sorted(found, key=lambda e: -e.similarity)]
 
     assert len(ids(False)) == 10
     assert ids(False) == ids(True)
