@@ -89,11 +89,11 @@
     const first = form.querySelector("input:not([type=hidden]), select, textarea");
     if (first) first.focus();
   }
-  function fillTyped(scope) {
+  function fillTyped() {
     const told = document.getElementById("typed");
     if (!told) return;
     const typed = JSON.parse(told.textContent);
-    for (const form of scope.querySelectorAll("form[method=post]")) {
+    for (const form of document.querySelectorAll("form[method=post]")) {
       if (form.getAttribute("action") !== typed.action) continue;
       if (!sameHidden(form, typed.values)) continue;
       fill(form, typed.values);
@@ -107,8 +107,9 @@
       ["csrfmiddlewaretoken", "back"].includes(field.name) ||
       (values[field.name] || []).includes(field.value));
   }
-  fillTyped(document);
-  document.addEventListener("htmx:load", (event) => fillTyped(event.detail.elt));
+  fillTyped();
+  // What comes later may be the form itself, so all are looked at.
+  document.addEventListener("htmx:load", fillTyped);
 
   // --- Empty filters do not stand in the address
   document.addEventListener("submit", (event) => {
