@@ -146,6 +146,11 @@ DATABASES["default"]["OPTIONS"] |= {
     "connect_timeout": 5,  # seconds
     "application_name": "agentstate",
 }
+# Statements that are called often are parsed once for a connection. A pooler between
+# us and Postgres would have to know of them, so with a URL this is asked for.
+DB_PREPARED = env_bool("AGENTSTATE_DB_PREPARED", not env_str("DATABASE_URL"))
+if DB_PREPARED:
+    DATABASES["default"]["OPTIONS"]["prepare_threshold"] = 2  # uses before the first
 if _pool_size := env_int("AGENTSTATE_DB_POOL_SIZE", 12, low=0, high=500):
     DATABASES["default"]["OPTIONS"]["pool"] = {
         "min_size": 1,

@@ -4,8 +4,9 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db import connection, transaction
+from django.db import transaction
 
+from agentstate.prepared import prepared_cursor
 from runs_app.errors import RunNotFound, StepNotFound, WrongState
 
 
@@ -28,7 +29,7 @@ def call_function(
         f"{'NULL' if value is None else '%s'}::{kind}" for kind, value in typed
     )
     given = [_adapted(value, kind) for kind, value in typed if value is not None]
-    with connection.cursor() as cursor:
+    with prepared_cursor() as cursor:
         cursor.execute(f"SELECT {columns} FROM {name}({placeholders})", given)
         row: tuple[Any, ...] = cursor.fetchone()
     return row

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from django.db import connection, transaction
 
+from agentstate.prepared import prepared_cursor
 from runs_app.calls import call_function, follow_up
 from runs_app.services import cancel_children
 from runs_app.states import RunState
@@ -181,7 +182,7 @@ class BeatItem:
 
 def heartbeat(reach: Reach, items: Sequence[BeatItem]) -> list[Beat]:
     """Extend leases; one answer an item."""
-    with connection.cursor() as cursor:
+    with prepared_cursor() as cursor:
         cursor.execute(
             "SELECT outcome, lease_until, run_id, run_state, stop"
             " FROM agentstate_heartbeat(%s::uuid, %s::uuid[], %s::bigint[],"

@@ -21,6 +21,7 @@ from agentstate import codec
 from agentstate.errors import AppError
 from agentstate.ids import new_id
 from agentstate.json_patch import same_value
+from agentstate.prepared import prepared_cursor
 from sessions_app import event_types as types
 from sessions_app.errors import (
     EventIdReused,
@@ -197,7 +198,7 @@ SELECT outcome, last_seq, seqs, info FROM agentstate_append_events(
 
 
 def _call(arguments: list[Any]) -> tuple[str, int | None, list[int], Any]:
-    with connection.cursor() as cursor:
+    with prepared_cursor() as cursor:
         cursor.execute(APPEND, arguments)
         row: tuple[str, int | None, list[int], Any] = cursor.fetchone()
     return row

@@ -9,12 +9,12 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db import connection
 
 from agentstate import codec
 from agentstate.errors import FieldError
 from agentstate.ids import new_id
 from agentstate.json_patch import apply_patch, diff
+from agentstate.prepared import prepared_cursor
 from sessions_app.append import NewEvent, refusal
 from sessions_app.errors import SessionNotFound, StateTooLarge, VersionConflict
 from sessions_app.models import Session
@@ -130,7 +130,7 @@ def _store(
         lock_token,
         subject,
     ]
-    with connection.cursor() as cursor:
+    with prepared_cursor() as cursor:
         cursor.execute(WRITE, arguments)
         outcome, version, info = cursor.fetchone()
     if outcome == "version_conflict":
