@@ -34,6 +34,7 @@ CHECKS = [
 ]
 PATHS = r"^/api/v1/(?!.*stream)"
 EXAMPLES = 5
+NO_HTTP = "Invalid HTTP request received."
 
 
 @cache
@@ -72,6 +73,8 @@ def test_a_call_answers_as_its_document_says(server, contract_api, label, mode):
         known = ids.keys() & case.path_parameters.keys()
         case.path_parameters |= {name: ids[name] for name in known}
         response = case.call(base_url=server.base_url, headers=headers, timeout=120)
+        if response.text == NO_HTTP:
+            return  # too long a line for the web server: no call that we could answer
         case.validate_response(response, checks=CHECKS)
 
     check()
