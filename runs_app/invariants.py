@@ -117,6 +117,25 @@ RULES = {
                             WHERE t.project_id = s.project_id AND t.run_id = s.run_id
                               AND t.step_id = s.id AND t.kind = 'wait')
     """,
+    "a run that counts as charged has ended, and all it used is charged": """
+        SELECT r.project_id, 'run ' || r.id FROM agent_runs r
+         WHERE r.is_charged
+           AND (r.state NOT IN ('succeeded', 'failed', 'cancelled')
+                OR r.charged_tool_calls <> r.tool_calls + r.below_tool_calls
+                OR r.charged_tokens <> r.tokens + r.below_tokens
+                OR r.charged_cost <> r.cost + r.below_cost)
+    """,
+    "a run is charged what its children were; those erased count on": """
+        SELECT r.project_id, 'run ' || r.id FROM agent_runs r
+          JOIN (SELECT c.project_id, c.parent_run_id,
+                       sum(c.charged_tool_calls) AS calls,
+                       sum(c.charged_tokens) AS tokens, sum(c.charged_cost) AS cost
+                  FROM agent_runs c WHERE c.parent_run_id IS NOT NULL
+                 GROUP BY c.project_id, c.parent_run_id) c
+            ON c.project_id = r.project_id AND c.parent_run_id = r.id
+         WHERE r.below_tool_calls < c.calls OR r.below_tokens < c.tokens
+            OR r.below_cost < c.cost
+    """,
     "a slot belongs to a step that is ready or in progress": """
         SELECT l.project_id, 'slot ' || l.key || ' of step ' || l.step_id
           FROM agent_limit_slots l

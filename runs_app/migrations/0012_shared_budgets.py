@@ -87,17 +87,28 @@ CHECK = """
 -- Doom a run when the next attempt would break its budget, or that of a run above it:
 -- a budget bounds a run and all below it. Runs that share one are claimed in turns,
 -- each seeing what was claimed before. Nobody who has that lock waits for a session's.
+-- Where no budget is shared nobody takes it.
 CREATE OR REPLACE FUNCTION agentstate_check_budget(w agentstate_work, p_tool text)
 RETURNS agentstate_work LANGUAGE plpgsql AS $$
 DECLARE
     v_code text;
     v_detail text;
-    v_shares boolean := w.parent IS NOT NULL;
+    v_has boolean := w.max_tool_calls IS NOT NULL OR w.max_tokens IS NOT NULL
+                     OR w.max_cost IS NOT NULL;
+    v_shares boolean := false;
     v_whose uuid;
     b record;
 BEGIN
-    IF NOT v_shares AND (w.max_tool_calls IS NOT NULL OR w.max_tokens IS NOT NULL
-                         OR w.max_cost IS NOT NULL) THEN
+    IF w.parent IS NOT NULL THEN
+        WITH RECURSIVE up AS (
+            SELECT w.parent AS parent, v_has AS has
+            UNION ALL
+            SELECT r.parent_run_id, r.max_tool_calls IS NOT NULL
+                   OR r.max_tokens IS NOT NULL OR r.max_cost IS NOT NULL
+              FROM up JOIN agent_runs r ON r.id = up.parent AND r.project_id = w.project
+        )
+        SELECT bool_or(up.has) INTO v_shares FROM up;
+    ELSIF v_has THEN
         SELECT (r.below_tool_calls, r.below_tokens, r.below_cost) <> (0, 0, 0)
                OR EXISTS (SELECT FROM agent_runs c
                            WHERE c.project_id = w.project AND c.parent_run_id = w.run

@@ -1,7 +1,9 @@
 """A budget bounds a run and all below it, handed on or begun as child runs."""
 
+import os
 import threading
 
+import psycopg
 import pytest
 
 from runs_app.models import Run
@@ -187,10 +189,16 @@ def test_a_charge_that_was_not_made_is_counted_all_the_same(giver, runs, monkeyp
     assert run.refusal()[1] == "max_tool_calls"
 
 
-def test_a_run_without_a_budget_pays_nothing_for_it(giver, django_assert_num_queries):
-    run = giver()
+def test_runs_that_share_no_budget_take_no_turns(giver, project):
+    run, alone = giver(), giver(max_tool_calls=2)
     below = run.hand_on()
-    assert below.work() and run.work()
+    with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as other:
+        other.execute(
+            "SELECT pg_advisory_lock("
+            "hashtextextended('agentstate budgets ' || %s::uuid, 0))",
+            [project.id],
+        )
+        assert below.work() and run.work() and alone.work()
     below.give_back()
     assert Run.objects.get(id=below.id).is_charged
 
