@@ -90,7 +90,7 @@
     if (first) first.focus();
   }
   function fillTyped() {
-    const told = document.getElementById("typed");
+    const told = document.getElementById("refused-form");
     if (!told) return;
     const typed = JSON.parse(told.textContent);
     for (const form of document.querySelectorAll("form[method=post]")) {

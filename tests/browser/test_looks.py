@@ -67,6 +67,7 @@ def pages(api, project, keeper):
         "memory/forget/?subject=u-1",
         "audit/",
         "settings/",
+        "settings/storage/",
         "no-such-page/",
         "/",
     ]

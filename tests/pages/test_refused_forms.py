@@ -24,7 +24,9 @@ def addresses(patterns=None, prefix="/"):
 
 
 def typed_on(page):
-    found = re.search(r'<script id="typed"[^>]*>(.*?)</script>', page.content.decode())
+    found = re.search(
+        r'<script id="refused-form"[^>]*>(.*?)</script>', page.content.decode()
+    )
     return json.loads(html.unescape(found[1])) if found else None
 
 
