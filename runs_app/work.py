@@ -13,7 +13,7 @@ from django.db import connection, transaction
 from agentstate.prepared import prepared_cursor
 from runs_app.calls import call_function, follow_up
 from runs_app.services import cancel_children
-from runs_app.states import RunState
+from runs_app.states import RunState, StepState
 from runs_app.sweeps import free_work
 
 BUSY_TRIES = 5
@@ -60,29 +60,9 @@ def claim_steps(reach: Reach, wanted: Wanted) -> list[str]:
     return []
 
 
-CLAIM_TYPES = "uuid text integer float8 uuid text[] text[] text uuid text"
-
-
 def _claim(reach: Reach, wanted: Wanted) -> tuple[list[str], int]:
-    claimed, skipped, parents, limits = call_function(
-        "agentstate_claim_steps",
-        CLAIM_TYPES,
-        [
-            reach.project_id,
-            wanted.worker,
-            wanted.max,
-            wanted.lease_s,
-            wanted.run_id,
-            wanted.tools,
-            wanted.agents,
-            reach.actor,
-            reach.session_id,
-            reach.subject,
-        ],
-        columns="claimed::text[], skipped, parents, limits",
-    )
-    follow_up(reach.project_id, parents, limits)
-    return claimed, skipped
+    turn = _take_turn(reach, wanted)
+    return turn.claimed or [], turn.skipped or 0
 
 
 @dataclass
@@ -110,12 +90,25 @@ class Ended(NamedTuple):
     run_state: str | None
 
 
-END_TYPES = (
-    "uuid text uuid[] bigint[] text[] bytea[] text[] boolean[] float8[] boolean[] "
-    "bigint[] numeric[] text text uuid text"
+class Turn(NamedTuple):
+    """What agentstate_take_turn answers. No outcomes: each item is done."""
+
+    outcomes: list[str] | None
+    states: list[str | None] | None
+    runs: list[UUID | None] | None
+    run_states: list[str | None] | None
+    claimed: list[str] | None
+    skipped: int | None
+    parents: list[UUID] | None
+    limits: list[str] | None
+
+
+CLAIM_TYPES = "uuid text uuid text text integer float8 uuid text[] text[]"
+TURN_TYPES = (
+    f"{CLAIM_TYPES} text uuid[] bigint[] text[] bytea[] text[] boolean[] float8[] "
+    "boolean[] bigint[] numeric[] text"
 )
-
-
+NOTHING = Wanted(worker="", max=0)
 TOLD = ("payload", "hash", "code", "retry", "delay_s", "unknown", "tokens", "cost")
 
 
@@ -125,6 +118,39 @@ def _column(endings: Sequence[Ending], name: str) -> list[Any] | None:
     return values if any(value is not None for value in values) else None
 
 
+def _take_turn(
+    reach: Reach,
+    wanted: Wanted,
+    call: str | None = None,
+    endings: Sequence[Ending] = (),
+    reporter: str | None = None,
+) -> Turn:
+    """End attempts and claim steps, in one transaction and one round trip."""
+    types, arguments = (
+        CLAIM_TYPES,
+        [
+            reach.project_id,
+            reach.actor,
+            reach.session_id,
+            reach.subject,
+            wanted.worker,
+            wanted.max,
+            wanted.lease_s,
+            wanted.run_id,
+            wanted.tools,
+            wanted.agents,
+        ],
+    )
+    if endings:
+        types = TURN_TYPES
+        arguments += [call, [e.step_id for e in endings], [e.token for e in endings]]
+        arguments += [_column(endings, name) for name in TOLD]
+        arguments.append(reporter)
+    turn = Turn(*call_function("agentstate_take_turn", types, arguments))
+    follow_up(reach.project_id, turn.parents or (), turn.limits or ())
+    return turn
+
+
 def end_attempts(
     reach: Reach, call: str, endings: Sequence[Ending], worker: str | None = None
 ) -> list[Ended]:
@@ -132,22 +158,31 @@ def end_attempts(
 
     A refused item changes nothing; what it brought is kept as a rejected completion.
     """
-    outcomes, states, runs, run_states, parents, limits = call_function(
-        "agentstate_end_attempts",
-        END_TYPES,
-        [
-            reach.project_id,
-            call,
-            [e.step_id for e in endings],
-            [e.token for e in endings],
-            *(_column(endings, name) for name in TOLD),
-            worker,
-            reach.actor,
-            reach.session_id,
-            reach.subject,
-        ],
-    )
-    follow_up(reach.project_id, parents, limits)
+    return _ended(reach, _take_turn(reach, NOTHING, call, endings, worker))
+
+
+def end_and_claim(
+    reach: Reach,
+    call: str,
+    endings: Sequence[Ending],
+    wanted: Wanted,
+    worker: str | None = None,
+) -> tuple[list[Ended], list[str]]:
+    """End attempts, and claim what to do next: as the two calls, at the price of one.
+
+    While others are at what is oldest, the worker mostly goes on with the run that it
+    was at.
+    """
+    turn = _take_turn(reach, wanted, call, endings, worker)
+    ended = _ended(reach, turn)
+    # None to be had, or not before what has ended is followed up.
+    return ended, turn.claimed or claim_steps(reach, wanted)
+
+
+def _ended(reach: Reach, turn: Turn) -> list[Ended]:
+    runs, run_states = turn.runs or [], turn.run_states or []
+    outcomes = turn.outcomes or ["ok"] * len(runs)
+    states = turn.states or [StepState.DONE.value] * len(runs)
     ended = [
         Ended(*item) for item in zip(outcomes, states, runs, run_states, strict=True)
     ]

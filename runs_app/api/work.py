@@ -34,6 +34,7 @@ from runs_app.work import (
     Ending,
     Wanted,
     claim_steps,
+    end_and_claim,
     end_attempts,
     heartbeat,
 )
@@ -500,19 +501,30 @@ class EndView(ItemsView):
     call: ClassVar[str]
 
     def end(
-        self, body: Any, read: Callable[[Reader, UUID, int], Ending]
-    ) -> tuple[list[dict[str, Any]], Reader]:
+        self,
+        body: Any,
+        read: Callable[[Reader, UUID, int], Ending],
+        following: Wanted | None = None,
+    ) -> dict[str, Any]:
+        """End what the items say, and claim what follows; return the answer."""
         endings, wrong, reader = self.read_items(body, read)
         worker = reader.text("worker") or None
-        shown = [
-            item_json(ending.step_id, ended, ended.run_id)
-            for ending, ended in zip(
-                endings,
-                end_attempts(self.reach, self.call, endings, worker) if endings else [],
-                strict=True,
+        claimed: list[str] = []
+        ended: list[Ended] = []
+        if endings and following is not None:
+            ended, claimed = end_and_claim(
+                self.reach, self.call, endings, following, worker
             )
+        elif endings:
+            ended = end_attempts(self.reach, self.call, endings, worker)
+        elif following is not None:
+            claimed = claim_steps(self.reach, following)
+        shown = [
+            item_json(ending.step_id, how, how.run_id)
+            for ending, how in zip(endings, ended, strict=True)
         ]
-        return self.answers(wrong, shown), reader
+        answer: dict[str, Any] = {"items": self.answers(wrong, shown)}
+        return answer if following is None else answer | {"steps": raw(claimed)}
 
 
 class CompleteView(EndView):
@@ -534,11 +546,7 @@ class CompleteView(EndView):
         following = None
         if isinstance(request.data, dict) and request.data.get("claim_next"):
             following, _ = self.read_claim(request.data["claim_next"], ("claim_next",))
-        items, _ = self.end(request.data, read_completion)
-        shown: dict[str, Any] = {"items": items}
-        if following is not None:
-            shown["steps"] = raw(claim_steps(self.reach, following))
-        return Response(shown)
+        return Response(self.end(request.data, read_completion, following))
 
 
 def read_completion(reader: Reader, step_id: UUID, token: int) -> Ending:
@@ -575,8 +583,7 @@ class FailView(EndView):
         tags=["work"],
     )
     def post(self, request: ApiRequest) -> Response:
-        items, _ = self.end(request.data, read_failure)
-        return Response({"items": items})
+        return Response(self.end(request.data, read_failure))
 
 
 def read_failure(reader: Reader, step_id: UUID, token: int) -> Ending:
@@ -626,8 +633,7 @@ class ReleaseView(EndView):
         tags=["work"],
     )
     def post(self, request: ApiRequest) -> Response:
-        items, _ = self.end(request.data, read_release)
-        return Response({"items": items})
+        return Response(self.end(request.data, read_release))
 
 
 def read_release(reader: Reader, step_id: UUID, token: int) -> Ending:

@@ -1,6 +1,12 @@
 """Leases are fenced; who lost one changes nothing."""
 
+import json
+from uuid import UUID
+
 import pytest
+from django.db import connection
+
+from tests.runs_app.conftest import held
 
 
 @pytest.fixture
@@ -227,6 +233,90 @@ def test_complete_may_claim_the_next(runs, work, step):
     )
     [following] = answer.json["steps"]
     assert following["run"] == run["id"]
+
+
+def complete_and_claim(api, *steps, **wanted):
+    items = [held(step) | {"result": step["index"]} for step in steps]
+    body = {"items": items, "claim_next": {"worker": "w-1"} | wanted}
+    return api.post("/api/v1/steps/complete", body).json
+
+
+def test_a_run_is_gone_through_by_completions_that_claim(api, runs, work):
+    run = runs.create(["a", "b", "c"])
+    step = work.claim_one()
+    for tool in ("b", "c"):
+        [step] = complete_and_claim(api, step)["steps"]
+        assert step["tool"] == tool
+    answer = complete_and_claim(api, step)
+    assert (answer["items"][0]["run_state"], answer["steps"]) == ("succeeded", [])
+    assert [s["result"] for s in runs.get(run)["steps"]] == [0, 1, 2]
+    assert [e["type"] for e in runs.events(run)][1:] == [
+        "run.started",
+        *["step.started", "step.done"] * 3,
+        "run.succeeded",
+    ]
+
+
+def test_a_completion_claims_what_it_made_ready_elsewhere(api, runs, work):
+    """A limit's slot, and the run that stood in line: both follow from the end."""
+    api.put("/api/v1/limits/shop", {"max_concurrent": 1})
+    first = runs.create([{"tool": "a", "concurrency_key": "shop"}])
+    runs.create([{"tool": "b", "concurrency_key": "shop"}])
+    runs.create(["c"], session=first["session"])
+    step = work.claim_one()
+    [second, third] = complete_and_claim(api, step, max=5)["steps"]
+    assert {second["tool"], third["tool"]} == {"b", "c"}
+
+
+def test_a_list_over_runs_ends_what_it_can_and_claims_by_priority(api, runs, work):
+    """Some are followed by others, one was completed before, one is another's."""
+    join = {"tool": "join", "depends_on": [0, 1, 2]}
+    fan = [{"tool": "a", "depends_on": []} for _ in range(3)]
+    one, two = runs.create([*fan, join]), runs.create([*fan, join])
+    urgent = runs.create([{"tool": "z"}], priority=5)
+    steps = work.claim(max=6, tools=["a"])
+    assert work.complete(steps[1], steps[1]["index"])["ok"]
+    stale = steps[4] | {"lease_token": steps[4]["lease_token"] + (1 << 20)}
+    said = [steps[5], steps[0], stale, steps[3], steps[2], steps[1]]
+    answer = complete_and_claim(api, *said, max=9)
+    assert [item["code"] for item in answer["items"]] == [
+        *[None, None, "lease_lost", None, None, None]
+    ]
+    assert [item["state"] for item in answer["items"]] == [
+        *["done", "done", "in_progress", "done", "done", "done"]
+    ]
+    assert [item["step"] for item in answer["items"]] == [s["step"] for s in said]
+    assert [s["tool"] for s in answer["steps"]] == ["z", "join"]
+    assert [s["run"] for s in answer["steps"]] == [urgent["id"], one["id"]]
+    assert runs.states(two) == ["done", "in_progress", "done", "pending"]
+
+
+def test_a_server_of_the_version_before_goes_on(runs, work, project):
+    """It calls by name functions that are no longer what does the work."""
+    run = runs.create(["a", "b"])
+    claim = (
+        "SELECT claimed::text[], skipped, parents, limits FROM agentstate_claim_steps("
+        "%s, 'w', 1, 30, NULL, NULL, NULL, 'system', NULL, NULL)"
+    )
+    complete = (
+        "SELECT * FROM agentstate_end_attempts(%s, 'complete', %s::uuid[],"
+        " %s::bigint[], '{1}', ARRAY[sha256('1')], NULL, NULL, NULL, NULL, NULL, NULL,"
+        " 'w', 'system', NULL, NULL)"
+    )
+    with connection.cursor() as cursor:
+        for run_state in ("running", "succeeded"):
+            cursor.execute(claim, [project.id])
+            [[claimed], *rest] = cursor.fetchone()
+            step = json.loads(claimed)
+            assert rest == [0, [], []]
+            given = [project.id, [step["step"]], [step["lease_token"]]]
+            cursor.execute(complete, given)
+            ended = (["ok"], ["done"], [UUID(run["id"])], [run_state], [], [])
+            assert cursor.fetchone() == ended
+        cursor.execute(claim, [project.id])
+        assert cursor.fetchone() == ([], 0, [], [])
+        cursor.execute(complete, [given[0], [str(project.id)], [1]])
+        assert cursor.fetchone()[:2] == (["not_found"], [None])
 
 
 @pytest.mark.parametrize("lease_s", [0.1, 86400])

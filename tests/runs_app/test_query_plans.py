@@ -8,10 +8,11 @@ from django.db import connection, transaction
 from runs_app.models import Run, Step
 from sessions_app.models import Event, Session
 from tests.queries import CallQueries
+from tests.runs_app.conftest import held
 
 CLAIM = (
-    "SELECT * FROM agentstate_claim_steps(%s, 'w', 1, 30, NULL, %s, %s, 'system',"
-    " NULL, NULL)"
+    "SELECT * FROM agentstate_take_turn(%s, 'system', NULL, NULL, 'w', 1, 30, NULL,"
+    " %s, %s)"
 )
 HOT_TABLES = ("steps", "ready_steps", "runs", "sessions", "step_leases", "events")
 SPREAD = "; ".join(
@@ -193,7 +194,9 @@ def test_lists_cost_the_same_whatever_their_length(api, runs):
 def test_a_call_of_a_worker_is_one_round_trip(api, runs, work):
     runs.create(["a", "b"])
     claim = {"worker": "w"}
-    work.claim_one(run=None)
+    step = work.claim_one(run=None)
     runs.create(["c"])
     api.get("/api/v1/runs")  # the key is known for a moment
     assert queries_of(lambda: api.post("/api/v1/steps/claim", claim)) <= 2
+    body = {"items": [held(step)], "claim_next": claim}
+    assert queries_of(lambda: api.post("/api/v1/steps/complete", body)) <= 2
