@@ -237,11 +237,13 @@ def measure_steps(steps: StepBench, report: Report) -> None:
     for workers in (1, 16):
         report.section(f"steps: claim and complete, {workers} at work")
         for size, name in ((1, "one by one"), (20, "in lists of 20")):
-            limit = steps.pgbench_lives(workers, size)
-            report.note(f"pgbench: the same statements, {name}", per_second=limit)
             for chained in (False, True):
-                found = steps.lives(workers, size, chained=chained)
                 how = f"{name}, claim_next" if chained else name
+                limit = steps.pgbench_lives(workers, size, chained=chained)
+                report.note(
+                    f"pgbench: the same statements, {how}, {workers}", per_second=limit
+                )
+                found = steps.lives(workers, size, chained=chained)
                 report.note(
                     f"step lives {how}, {workers}",
                     per_second=found.rate,

@@ -55,6 +55,11 @@ class PgBench:
         with psycopg.connect(database_url, autocommit=True) as connection:
             connection.execute(TABLES)
 
+    @property
+    def whole_seconds(self) -> int:
+        """How long a script runs."""
+        return max(1, round(self.seconds))
+
     def insert(self, clients: int) -> float:
         """Single-row inserts."""
         return self.run(INSERT, clients, {})
@@ -75,7 +80,7 @@ class PgBench:
                 *[str(POSTGRES_BIN / "pgbench"), "--no-vacuum", "-M", "prepared"],
                 *["-f", str(path), "-c", str(clients), "-j", str(min(clients, 2))],
                 *[f"-D{name}={value}" for name, value in variables.items()],
-                *["-T", str(max(1, round(self.seconds)))],
+                *["-T", str(self.whole_seconds)],
                 *["-h", "127.0.0.1", "-p", str(parts.port), "-U", str(parts.username)],
                 parts.path.lstrip("/"),
             ]

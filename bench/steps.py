@@ -12,6 +12,8 @@ from multiprocessing import get_context
 from typing import Any
 from uuid import UUID
 
+import psycopg
+
 from bench.client import MAX_PROCESSES, Connection, Failed, Measured, request
 from bench.measures import Bench
 from bench.postgres import PgBench
@@ -19,23 +21,25 @@ from bench.stack import ROOT, Stack
 
 SESSIONS = 64
 WINDOW = 1000  # steps of a run that are ready at a time
-CLAIM = """
-SELECT array_agg(c::json ->> 'step')::text AS steps,
-       array_agg(c::json ->> 'lease_token')::text AS tokens,
-       array_agg('null'::text)::text AS results,
-       array_agg('\\x{digest}'::text)::text AS hashes,
-       array_fill(null::text, ARRAY[count(*)::integer])::text AS nothing
-FROM unnest((agentstate_claim_steps(
-    '{project}'::uuid, 'pgbench', {size}, 30, null, ARRAY['{tool}'], null, 'bench',
-    null, null)).claimed) AS c \\gset
+# What our server sends for a claim, a completion, or both at once. The variables of
+# pgbench hold what was claimed until it is completed.
+TURN = """
+SELECT coalesce(cardinality(t.claimed), 0) AS number,
+       ARRAY(SELECT c::json ->> 'step' FROM unnest(t.claimed) AS c)::text AS steps,
+       ARRAY(SELECT c::json ->> 'lease_token' FROM unnest(t.claimed) AS c)::text
+       AS tokens,
+       array_fill('null'::text, ARRAY[coalesce(cardinality(t.claimed), 0)])::text
+       AS results,
+       array_fill('\\x{digest}'::text, ARRAY[coalesce(cardinality(t.claimed), 0)])::text
+       AS hashes
+  FROM agentstate_take_turn(
+    '{project}', 'bench', NULL, NULL, 'pgbench', {max}, 30, NULL, ARRAY['{tool}'],
+    NULL{ended}) AS t \\gset
 """
-COMPLETE = """
-SELECT agentstate_end_attempts(
-    '{project}'::uuid, 'complete', :steps::uuid[], :tokens::bigint[], :results::text[],
-    :hashes::bytea[], :nothing::text[], :nothing::boolean[], :nothing::float8[],
-    array_fill(false, ARRAY[cardinality(:steps::uuid[])]), :nothing::bigint[],
-    :nothing::numeric[], 'pgbench', 'bench', null, null);
-"""
+ENDED = """, 'complete', :steps::uuid[], :tokens::bigint[], :results::text[],
+    :hashes::bytea[]"""
+APART = "{claim}\\if :number > 0\n{complete}\\endif\n"
+CHAINED = "\\if :number = 0\n{claim}\\else\n{both}\\endif\n"
 WORKER = """
 import sys, time
 from agentstate_client import Client, Worker
@@ -140,20 +144,37 @@ class StepBench:
         self.left -= len(whole.times) + workers * size
         return whole
 
-    def pgbench_lives(self, clients: int, size: int) -> float:
-        """The same two statements without a server between: step lives a second."""
+    def pgbench_lives(self, clients: int, size: int, *, chained: bool = False) -> float:
+        """The same statements without a server between: step lives a second."""
         most = self._most(clients, size, at_least_s=1)  # pgbench counts whole seconds
         names = {
             "project": self.project,
-            "size": size,
             "tool": self.supply(most),
             "digest": hashlib.sha256(b"null").hexdigest(),
         }
-        script = CLAIM.format(**names) + COMPLETE.format(**names)
-        try:
-            return self.pgbench.run(script, clients, {}) * size
-        finally:
-            self.left -= most  # it does not say how many it took
+        claim = TURN.format(**names, max=size, ended="")
+        complete = TURN.format(**names, max=0, ended=ENDED)
+        both = TURN.format(**names, max=size, ended=ENDED)
+        script = CHAINED if chained else APART
+        # A claim may find nothing, others being at every session: count what was done.
+        before = self._lived()
+        self.pgbench.run(
+            script.format(claim=claim, complete=complete, both=both),
+            clients,
+            {"number": 0},
+        )
+        lived = self._lived() - before
+        self.left -= lived + clients * size
+        return lived / self.pgbench.whole_seconds
+
+    def _lived(self) -> int:
+        with psycopg.connect(self.pgbench.url) as connection:
+            found = connection.execute(
+                "SELECT count(*) FROM agent_step_attempts WHERE project_id = %s",
+                [self.project],
+            ).fetchone()
+        assert found is not None
+        return int(found[0])
 
     def _most(self, workers: int, size: int, at_least_s: float = 0) -> int:
         """More steps than any measure will get through."""

@@ -59,8 +59,12 @@ def test_every_step_life_that_is_counted_is_a_step_done(
     assert all(counts)
     done = Step.objects.filter(project_id=project.id, state="done")
     assert done.count() == sum(counts)
-    assert steps.pgbench_lives(1, 1) > 0
-    assert done.count() > sum(counts)
+    before = done.count()
+    for size, chained in ((1, False), (20, True)):
+        lived = steps.pgbench_lives(1, size, chained=chained)
+        assert lived > 0
+        assert done.count() == before + lived  # in one second
+        before = done.count()
     for session in Session.objects.filter(project_id=project.id):
         assert list(differences_of(project.id, session.pk)) == []
 
