@@ -420,8 +420,10 @@ BEGIN
             w := agentstate_settle_work(w);
         END IF;
         v_states := v_states || array_fill(w.state, ARRAY[v_at - v_from]);
-        -- The last of the runs is kept open, to be gone on with.
+        -- The last of the runs is kept open, to be gone on with; not if nothing is
+        -- claimed, because one before has ended, or freed a slot.
         IF v_is_changed AND (p_max = 0 OR v_at <= cardinality(v_order) OR v_is_odd
+            OR limits <> '{}' OR parents <> '{}'
             OR w.limits <> '{}' OR w.state <> w.was) THEN
             w := agentstate_write_work(w);
             limits := limits || w.limits;

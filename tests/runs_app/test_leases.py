@@ -291,6 +291,29 @@ def test_a_list_over_runs_ends_what_it_can_and_claims_by_priority(api, runs, wor
     assert runs.states(two) == ["done", "in_progress", "done", "pending"]
 
 
+@pytest.mark.parametrize("first_frees", ["a slot", "its parent"])
+def test_a_list_keeps_what_it_ends_after_a_run_that_is_followed_up(
+    api, runs, work, first_frees
+):
+    """What has ended is followed up before a claim; the runs after it are written."""
+    if first_frees == "a slot":
+        api.put("/api/v1/limits/shop", {"max_concurrent": 1})
+        runs.create([{"tool": "a", "concurrency_key": "shop"}, "other"])
+    else:
+        parent = runs.create(["other"])
+        runs.create(["a"], parent_run=parent["id"])
+    last = runs.create(["a", "other"])
+    said = work.claim(max=2, tools=["a"])
+    assert said[-1]["run"] == last["id"]
+    answer = complete_and_claim(api, *said, tools=["other"], max=9)
+    assert [item["ok"] for item in answer["items"]] == [True, True]
+    assert last["id"] in [step["run"] for step in answer["steps"]]
+    assert runs.get(last)["steps"][0]["result"] == 0
+    assert [e["type"] for e in runs.events(last)][1:] == [
+        *["run.started", "step.started", "step.done", "step.started"]
+    ]
+
+
 def test_a_server_of_the_version_before_goes_on(runs, work, project):
     """It calls by name functions that are no longer what does the work."""
     run = runs.create(["a", "b"])
