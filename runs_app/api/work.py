@@ -52,6 +52,9 @@ POLL_FIRST, POLL_LAST = 0.02, 0.25  # seconds between looks of a claim that wait
 ERROR_MAX_BYTES = 64 * 1024
 BIGINT_MAX = 2**63 - 1
 DELAY_MAX = 366 * 86_400.0
+# Of one attempt. What runs and all below them used is added up in columns that hold
+# a hundred thousand times as much, and more.
+TOKENS_MAX, COST_MAX = 10**12, 10**9
 
 TOKEN = (1 << 20) | 0xC5E6F
 CLAIM_EXAMPLE = {
@@ -563,8 +566,8 @@ def read_usage(reader: Reader, ending: Ending) -> None:
         return
     usage = Reader(given, (*reader.path, "usage"))
     usage.check_names({"tokens", "cost"})
-    ending.tokens = usage.whole("tokens", None, low=0, high=10**15)
-    usage.number("cost", None, low=0, high=10**12)
+    ending.tokens = usage.whole("tokens", None, low=0, high=TOKENS_MAX)
+    usage.number("cost", None, low=0, high=COST_MAX)
     ending.cost = usage.given.get("cost")
 
 

@@ -10,6 +10,7 @@ from runs_app.models import Run
 from tests.concurrency.racing import at_once
 from tests.context_app.handoffs import child
 from tests.fixtures import Api
+from tests.runs_app.conftest import held
 
 
 def fan(count):
@@ -226,3 +227,18 @@ def test_claims_at_the_same_moment_never_exceed_the_budget_of_the_tree(giver, ru
         Run.objects.filter(root_run_id=run.id).values_list("tool_calls", flat=True)
     )
     assert row.tool_calls + total == len(claimed)
+
+
+@pytest.mark.parametrize(("use", "most"), [("tokens", 10**12), ("cost", 10**9)])
+def test_the_most_that_steps_may_report_can_be_added_up(runs, use, most):
+    parent = runs.create(fan(1))
+    for _ in range(2):
+        below = runs.create(fan(100), parent_run=parent["id"])
+        steps = runs.work.claim(run=below["id"], max=100)
+        more = {"usage": {use: most + 1}}
+        [refused] = runs.work.end("complete", held(steps[0]) | more)
+        assert (refused["status"], refused["code"]) == (422, "out_of_range")
+        said = [held(step) | {"result": 1, "usage": {use: most}} for step in steps]
+        assert all(item["ok"] for item in runs.work.end("complete", *said))
+        assert runs.get(below)["state"] == "succeeded"
+    assert runs.get(parent)["budget"]["below"][use] == 200 * most
