@@ -8,10 +8,14 @@ statements however many they are, and a run that is gone on with is loaded and w
 once.
 """
 
+import re
 from importlib import import_module
 
 from django.db import migrations
 
+# `IS NOT DISTINCT FROM` is `=` that no index is used for. Rows that are known by their
+# id are to be found by it: a plan that was made when the tables were empty took an index
+# that begins with the project for as good, and read all of it until they were analysed.
 CLOSE = """
 -- A run whose session's lock is held, and that has been at p_last_seq. No row if there
 -- is no such run. Plain SQL, so that the caller's statement takes it in.
@@ -29,8 +33,43 @@ CREATE FUNCTION agentstate_run_work(
            r.tool_allowlist, '{}'::text[], '{}'::text[], '{}'::uuid[], '{}'::uuid[],
            '{}'::text[]
       FROM agent_runs r
-     WHERE r.id = p_run AND r.project_id = p_project AND r.session_id = p_session
+     WHERE r.id = p_run AND r.project_id IS NOT DISTINCT FROM p_project
+       AND r.session_id IS NOT DISTINCT FROM p_session
 $$;
+
+CREATE OR REPLACE FUNCTION agentstate_load_run(
+    p_project uuid, p_session uuid, p_run uuid, p_actor text, p_last_seq bigint
+) RETURNS agentstate_work LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz := agentstate_now();
+    w agentstate_work;
+BEGIN
+    SELECT * INTO w FROM agentstate_run_work(
+        p_project, p_session, p_run, p_actor, p_last_seq, v_now);
+    RETURN w;
+END $$;
+
+CREATE OR REPLACE FUNCTION agentstate_open_run(
+    p_project uuid, p_session uuid, p_run uuid, p_actor text, p_skip boolean
+) RETURNS agentstate_work LANGUAGE plpgsql AS $$
+DECLARE
+    v_last_seq bigint;
+BEGIN
+    IF p_skip THEN
+        SELECT s.last_seq INTO v_last_seq FROM agent_sessions s
+         WHERE s.id = p_session AND s.project_id IS NOT DISTINCT FROM p_project
+           FOR NO KEY UPDATE SKIP LOCKED;
+    ELSE
+        SELECT s.last_seq INTO v_last_seq FROM agent_sessions s
+         WHERE s.id = p_session AND s.project_id IS NOT DISTINCT FROM p_project
+           FOR NO KEY UPDATE;
+    END IF;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    -- In a statement of its own: one that waits for a lock sees other rows as of before.
+    RETURN agentstate_load_run(p_project, p_session, p_run, p_actor, v_last_seq);
+END $$;
 
 -- What follows for the run from what its steps have come to: signals that are there
 -- already are taken, the window is filled, its state is settled. In memory, but for the
@@ -81,7 +120,7 @@ BEGIN
                                WHEN w.state = w.was THEN r.ended_at END,
                state_since = CASE WHEN w.state = w.was THEN r.state_since
                                   ELSE w.now END
-         WHERE r.id = w.run AND r.project_id = w.project
+         WHERE r.id = w.run AND r.project_id IS NOT DISTINCT FROM w.project
     ), log AS (
         INSERT INTO agent_events (
             project_id, session_id, seq, event_id, type, payload, payload_bytes,
@@ -104,7 +143,8 @@ BEGIN
            updated_at = w.now,
            active_at = CASE WHEN w.now >= s.active_at + interval '1 minute'
                             THEN date_trunc('minute', w.now) ELSE s.active_at END
-     WHERE s.id = w.session AND s.project_id = w.project AND cardinality(w.types) > 0;
+     WHERE s.id = w.session AND s.project_id IS NOT DISTINCT FROM w.project
+       AND cardinality(w.types) > 0;
     IF v_ended THEN
         DELETE FROM agent_timers t
          WHERE t.project_id = w.project AND t.run_id = w.run;
@@ -153,7 +193,7 @@ BEGIN
        SET state = p_state, wait_kind = NULL, wait_until = NULL, ended_at = w.now,
            state_since = w.now, error = p_error::json, result_hash = p_hash,
            result_seq = p_result_seq
-     WHERE id = s.id AND project_id = w.project;
+     WHERE id = s.id AND project_id IS NOT DISTINCT FROM w.project;
     w := agentstate_count(w, s.state, p_state);
     IF s.failures > 0 AND s.state IN ('pending', 'in_progress', 'waiting', 'in_doubt')
     THEN
@@ -181,7 +221,8 @@ READY = """SELECT r FROM agent_ready_steps r
                        AND (p_session IS NULL OR r.session_id = p_session)
                        AND (p_subject IS NULL OR EXISTS (
                             SELECT FROM agent_sessions x WHERE x.id = r.session_id
-                               AND x.project_id = p_project AND x.subject = p_subject))
+                               AND x.project_id IS NOT DISTINCT FROM p_project
+                           AND x.subject IS NOT DISTINCT FROM p_subject))
                      ORDER BY r.rank, r.id LIMIT v_need"""
 OF_AGENTS = "(p_agents IS NULL OR r.agent = ANY (p_agents))"
 OF_TOOLS = "(p_tools IS NULL OR r.tool = ANY (p_tools))"
@@ -272,11 +313,12 @@ BEGIN
         SELECT '{1}', ARRAY[st.session_id], ARRAY[st.run_id], '{0}'
           INTO v_order, v_sessions, v_runs, v_parts
           FROM agent_steps st
-         WHERE st.id = p_steps[1] AND st.project_id = p_project
+         WHERE st.id = p_steps[1] AND st.project_id IS NOT DISTINCT FROM p_project
            AND (p_session IS NULL OR st.session_id = p_session)
            AND (p_subject IS NULL OR EXISTS (
                 SELECT FROM agent_sessions x WHERE x.id = st.session_id
-                   AND x.project_id = p_project AND x.subject = p_subject));
+                   AND x.project_id IS NOT DISTINCT FROM p_project
+                           AND x.subject IS NOT DISTINCT FROM p_subject));
     ELSIF p_steps IS NOT NULL THEN
         -- In the order in which heartbeats lock leases, so that no two calls ever wait
         -- for each other. A part is what one statement may end: the steps of a run up
@@ -289,17 +331,20 @@ BEGIN
                            ORDER BY st.session_id, st.run_id, st.id
                            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS part
                   FROM unnest(p_steps) WITH ORDINALITY AS u(step, at)
-                  JOIN agent_steps st ON st.id = u.step AND st.project_id = p_project
+                  JOIN agent_steps st ON st.id = u.step
+                   AND st.project_id IS NOT DISTINCT FROM p_project
                  WHERE (p_session IS NULL OR st.session_id = p_session)
                    AND (p_subject IS NULL OR EXISTS (
                         SELECT FROM agent_sessions x WHERE x.id = st.session_id
-                           AND x.project_id = p_project AND x.subject = p_subject))
+                           AND x.project_id IS NOT DISTINCT FROM p_project
+                           AND x.subject IS NOT DISTINCT FROM p_subject))
                  ORDER BY st.session_id, st.run_id, st.id) i;
     END IF;
     WHILE v_at <= cardinality(v_order) LOOP
         v_from := v_at;
         SELECT x.last_seq INTO v_last_seq FROM agent_sessions x
-         WHERE x.id = v_sessions[v_at] AND x.project_id = p_project FOR NO KEY UPDATE;
+         WHERE x.id = v_sessions[v_at] AND x.project_id IS NOT DISTINCT FROM p_project
+           FOR NO KEY UPDATE;
         -- In a statement of its own: one that waits for a lock sees rows as of before.
         v_clock := agentstate_now();
         SELECT * INTO w FROM agentstate_run_work(
@@ -344,7 +389,8 @@ BEGIN
                            error = NULL, result_hash = p_hashes[i.at],
                            result_seq = w.last_seq + cardinality(w.types) + i.n
                       FROM item i
-                     WHERE st.id = i.step_id AND st.project_id = p_project
+                     WHERE st.id = i.step_id
+                       AND st.project_id IS NOT DISTINCT FROM p_project
                     RETURNING i.at, i.n, i.fence, st.id, st.ordinal, st.failures,
                               st.limit_key, cardinality(st.dependents) > 0 AS is_followed
                 )
@@ -379,7 +425,8 @@ BEGIN
                     IF v_followed IS NOT NULL THEN
                         FOR at IN 1 .. cardinality(v_followed) LOOP
                             SELECT st.dependents INTO v_dependents FROM agent_steps st
-                             WHERE st.id = v_followed[at] AND st.project_id = p_project;
+                             WHERE st.id = v_followed[at]
+                               AND st.project_id IS NOT DISTINCT FROM p_project;
                             w := agentstate_free_dependents(w, v_dependents);
                         END LOOP;
                     END IF;
@@ -390,7 +437,8 @@ BEGIN
                 FOREACH v_item IN ARRAY v_order[v_at:v_to - 1] LOOP
                     CONTINUE WHEN v_item = ANY (v_done);
                     SELECT * INTO s FROM agent_steps st
-                     WHERE st.id = p_steps[v_item] AND st.project_id = p_project;
+                     WHERE st.id = p_steps[v_item]
+                       AND st.project_id IS NOT DISTINCT FROM p_project;
                     l := NULL;
                     IF p_call <> 'complete' AND p_tokens[v_item]
                        = agentstate_token(s.id, p_tokens[v_item] >> 20) THEN
@@ -445,9 +493,11 @@ BEGIN
           INTO outcomes, states, runs, run_states
           FROM (SELECT g.at, st.state, st.run_id, r.state AS run_state
                   FROM generate_series(1, cardinality(p_steps)) AS g(at)
-                  LEFT JOIN agent_steps st
-                    ON st.id = p_steps[g.at] AND st.project_id = p_project
-                   AND g.at = ANY (v_order)
+                  LEFT JOIN LATERAL (
+                        SELECT q.state, q.run_id FROM agent_steps q
+                         WHERE q.id = p_steps[g.at] AND g.at = ANY (v_order)
+                           AND q.project_id IS NOT DISTINCT FROM p_project
+                         LIMIT 1) st ON true
                   LEFT JOIN agent_runs r ON r.id = st.run_id) i;
     ELSIF cardinality(v_order) = 1 THEN
         runs := v_runs;
@@ -521,7 +571,8 @@ BEGIN
                     w := NULL;
                 END IF;
                 SELECT x.last_seq INTO v_last_seq FROM agent_sessions x
-                 WHERE x.id = c.session_id AND x.project_id = p_project
+                 WHERE x.id = c.session_id
+                   AND x.project_id IS NOT DISTINCT FROM p_project
                    FOR NO KEY UPDATE SKIP LOCKED;
                 IF v_last_seq IS NULL THEN
                     skipped := coalesce(skipped, 0) + 1;
@@ -585,7 +636,8 @@ BEGIN
                            attempt = st.attempt + 1, worker = p_worker,
                            started_at = w.now, state_since = w.now
                       FROM gone g
-                     WHERE st.id = g.step_id AND st.project_id = p_project
+                     WHERE st.id = g.step_id
+                       AND st.project_id IS NOT DISTINCT FROM p_project
                     RETURNING g.rank AS of_rank, g.id AS place, st.id, st.ordinal,
                               st.name, st.tool, st.args, st.effect, st.attempt,
                               st.failures, st.lost, st.claims, st.previous,
@@ -714,10 +766,39 @@ def as_it_was(sql: str, name: str) -> str:
     return f"CREATE OR REPLACE {sql[begin:end]}\n"
 
 
+def by_its_id(sql: str) -> str:
+    """Have a step found by its id alone."""
+    found, count = re.subn(
+        r"(\bid = [\w.]+\s+AND (?:st\.)?project_id) = (w\.project|p_project)",
+        r"\1 IS NOT DISTINCT FROM \2",
+        sql,
+    )
+    assert count
+    return found
+
+
+BEFORE_BY_ID = [
+    as_it_was(moves.ADMIT, "agentstate_let_wait"),
+    as_it_was(hot_calls.END, "agentstate_end_attempt"),
+    as_it_was(hot_calls.HEARTBEAT, "agentstate_heartbeat"),
+    as_it_was(hot_calls.SWEEP, "agentstate_expire_lease"),
+    as_it_was(hot_calls.SWEEP, "agentstate_back_to_pending"),
+]
+# What is replaced loses the settings of its function.
+SETTINGS = """
+ALTER FUNCTION agentstate_heartbeat SET enable_seqscan = off;
+ALTER FUNCTION agentstate_heartbeat SET plan_cache_mode = force_generic_plan;
+ALTER FUNCTION agentstate_expire_lease SET enable_seqscan = off;
+"""
+BY_ID = "".join(map(by_its_id, BEFORE_BY_ID)) + SETTINGS
 REVERSE = (
-    as_it_was(hot_calls.CLAIM, "agentstate_start_attempt")
+    "".join(BEFORE_BY_ID)
+    + SETTINGS
+    + as_it_was(hot_calls.CLAIM, "agentstate_start_attempt")
     + as_it_was(moves.CLOSE, "agentstate_append_noted")
     + as_it_was(moves.FINISH, "agentstate_finish_step")
+    + as_it_was(fewer.OPEN, "agentstate_load_run")
+    + as_it_was(fewer.OPEN, "agentstate_open_run")
     + as_it_was(fewer.CLOSE, "agentstate_close_run")
     + as_it_was(fewer.CLAIM, "agentstate_claim_steps")
     + as_it_was(fewer.END, "agentstate_end_attempts")
@@ -737,4 +818,4 @@ DROP FUNCTION agentstate_settle_work(agentstate_work),
 class Migration(migrations.Migration):
     dependencies = [("runs_app", "0013_names")]
 
-    operations = [migrations.RunSQL(CLOSE + FINISH + TURN + BEFORE, REVERSE)]
+    operations = [migrations.RunSQL(CLOSE + FINISH + TURN + BY_ID + BEFORE, REVERSE)]

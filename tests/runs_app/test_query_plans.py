@@ -131,6 +131,32 @@ def test_24_a_claim_reads_fewer_than_50_buffers(crowd, project):
         assert median(written for _, written in counted) < 30
 
 
+TURN = (
+    "SELECT * FROM agentstate_take_turn(%s, 'system', NULL, NULL, 'w', 1, 30, NULL,"
+    " NULL, NULL, 'complete', %s::uuid[], %s::bigint[], '{1}', ARRAY[sha256('1')])"
+)
+
+
+def test_a_plan_made_for_few_rows_is_right_for_many(runs, work, project):
+    """Until the tables are analysed, a new server has no other."""
+    made = [runs.create(["a", "b", "c"]) for _ in range(3)]
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("DISCARD PLANS")
+        for step in work.claim(max=3):
+            work.complete(step)
+        step = work.claim_one()
+        blocked = {"run_id": "agentstate_new_id()", "state": "'pending'"}
+        copy(Step, made[0]["steps"][2]["id"], 5_000, blocked)
+        copy(Session, made[0]["session"], 2_000, {"key": "agentstate_new_id()::text"})
+        copy(Run, made[0]["id"], 2_000, {"session_id": "agentstate_new_id()"})
+        given = [project.id, [step["step"]], [step["lease_token"]]]
+        touched, _ = buffers_of(TURN, given)
+        print(f"a turn: {touched} buffers")
+        transaction.set_rollback(True)
+    assert touched < 250
+
+
 def nodes(plan):
     yield plan
     for child in plan.get("Plans", ()):
