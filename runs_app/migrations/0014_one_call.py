@@ -292,6 +292,7 @@ DECLARE
 
     c agent_ready_steps;
     v_need integer := p_max;
+    v_is_crowded boolean;  -- the session's lock had to be waited for
     v_may_stay boolean;
     v_stay_rank integer;  -- set: look at the run that is open, there
     v_is_own boolean;  -- that was looked at
@@ -344,7 +345,14 @@ BEGIN
         v_from := v_at;
         SELECT x.last_seq INTO v_last_seq FROM agent_sessions x
          WHERE x.id = v_sessions[v_at] AND x.project_id IS NOT DISTINCT FROM p_project
-           FOR NO KEY UPDATE;
+           FOR NO KEY UPDATE SKIP LOCKED;
+        IF v_last_seq IS NULL THEN
+            v_is_crowded := p_run IS NULL;
+            SELECT x.last_seq INTO v_last_seq FROM agent_sessions x
+             WHERE x.id = v_sessions[v_at]
+               AND x.project_id IS NOT DISTINCT FROM p_project
+               FOR NO KEY UPDATE;
+        END IF;
         -- In a statement of its own: one that waits for a lock sees rows as of before.
         v_clock := agentstate_now();
         SELECT * INTO w FROM agentstate_run_work(
@@ -512,6 +520,12 @@ BEGIN
     END IF;
 
     v_may_stay := w.state = 'running' AND p_run IS NULL;
+    IF v_is_crowded THEN
+        -- Others are at this session: leave it to them, as if it were locked, unless
+        -- there is nothing else. All that one session's workers do is done in turn.
+        v_busy := v_sessions[v_at - 1:v_at - 1];
+        v_may_stay := false;
+    END IF;
     FOR round IN 1 .. 20 LOOP
         IF v_stay_rank IS NOT NULL THEN
             v_ready := ARRAY(
@@ -542,6 +556,13 @@ BEGIN
         END IF;
         v_found := cardinality(v_ready);
         IF v_found = 0 THEN
+            IF v_is_crowded AND claimed IS NULL THEN
+                v_is_crowded := false;
+                v_busy := '{}';
+                v_rank := -2147483648;
+                v_place := 0;
+                CONTINUE;
+            END IF;
             EXIT WHEN v_is_own IS NULL;
             v_is_own := NULL;
             CONTINUE;
