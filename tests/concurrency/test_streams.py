@@ -54,7 +54,7 @@ def test_acceptance_33_a_session_cut_at_random_has_no_gap_and_no_repeat(
     proxy.cut_after = [chance.randint(1, 6000) for _ in range(events // 5)]
 
     def write():
-        for first in range(0, events, 60):
+        for first in range(0, events, 20):
             session.append(*[f"{first + n}:" + "ä" * (n * 7) for n in range(20)])
 
     writer = in_background(write)
