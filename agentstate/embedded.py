@@ -196,6 +196,8 @@ class Postgres:
             "wal_compression": "on",
             "jit": "off",
             "timezone": "UTC",
+            # A new server's tables are known to the planner soon after they fill.
+            "autovacuum_naptime": "10s",
             # A forgotten transaction would hold back the feed and vacuum.
             "idle_in_transaction_session_timeout": "60s",
             # Statements and details hold what clients sent; it stays out of logs.
