@@ -19,9 +19,7 @@ class Moved(NamedTuple):
     limits: list[str]
 
 
-def call_function(
-    name: str, types: str, arguments: Sequence[Any], *, columns: str = "*"
-) -> tuple[Any, ...]:
+def call_function(name: str, types: str, arguments: Sequence[Any]) -> tuple[Any, ...]:
     """Return the one row that the SQL function `name` answers."""
     # What is not given is written out: to adapt a value costs more than the rest.
     typed = list(zip(types.split(), arguments, strict=True))
@@ -30,7 +28,7 @@ def call_function(
     )
     given = [_adapted(value, kind) for kind, value in typed if value is not None]
     with prepared_cursor() as cursor:
-        cursor.execute(f"SELECT {columns} FROM {name}({placeholders})", given)
+        cursor.execute(f"SELECT * FROM {name}({placeholders})", given)
         row: tuple[Any, ...] = cursor.fetchone()
     return row
 
