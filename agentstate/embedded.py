@@ -425,7 +425,12 @@ class EmbeddedServices:
         if self.valkey:
             addresses["redis_url"] = self.valkey.url
         write_private(self.data_dir / "services.json", json.dumps(addresses, indent=1))
-        return {name.upper(): url for name, url in addresses.items()}
+        environment = {name.upper(): url for name, url in addresses.items()}
+        if self.postgres:
+            # Nothing stands between; with a DATABASE_URL that has to be said.
+            known = os.environ.get("AGENTSTATE_DB_PREPARED", "1")
+            environment["AGENTSTATE_DB_PREPARED"] = known
+        return environment
 
     def stop(self) -> None:
         for service in reversed(self.services()):

@@ -28,7 +28,6 @@ def start() -> None:
         "AGENTSTATE_DEMO": "0",
         # A busy machine is not taken for a Redis that is away.
         "AGENTSTATE_REDIS_TIMEOUT_MS": "20000",
-        "AGENTSTATE_DB_PREPARED": "1",  # as with the Postgres that is embedded
     }
 
 

@@ -37,8 +37,13 @@ class Supervised:
             "AGENTSTATE_DEMO": "0",
             **environment,
         }
-        for name in ("PROMETHEUS_MULTIPROC_DIR", "AGENTSTATE_REDIS_TIMEOUT_MS"):
-            self.environment.pop(name, None)
+        for name in (
+            "PROMETHEUS_MULTIPROC_DIR",
+            "AGENTSTATE_REDIS_TIMEOUT_MS",
+            "AGENTSTATE_DB_PREPARED",
+        ):
+            if name not in environment:
+                self.environment.pop(name, None)
         self.process: subprocess.Popen[bytes] | None = None
         self.tree: list[psutil.Process] = []
 

@@ -1,5 +1,6 @@
 """What holds while `manage.py serve` runs. These tests share one."""
 
+import json
 import os
 import re
 import signal
@@ -8,6 +9,7 @@ import subprocess
 
 import httpx
 import psutil
+import psycopg
 
 from agentstate.processes import wait_until
 from tests.event_source import EventSource
@@ -79,6 +81,22 @@ def test_nothing_listens_beyond_loopback(served):
     ]
     assert len({address.port for address in listening}) == 3  # web, Postgres, Valkey
     assert {address.ip for address in listening} == {"127.0.0.1"}
+
+
+def test_hot_statements_are_parsed_once_where_postgres_is_our_own(served):
+    """Their values travel apart from them, so one text serves all calls."""
+    with served.client(served.any_key()) as http:
+        session = http.post("/api/v1/sessions", json={}).json()["id"]
+        said = {"events": [{"type": "message.user", "payload": {"content": "x"}}]}
+        answer = http.post(f"/api/v1/sessions/{session}/events", json=said)
+    assert answer.status_code == 201
+    services = json.loads((served.data_dir / "services.json").read_text())
+    with psycopg.connect(services["database_url"]) as connection:
+        sent = connection.execute(
+            "SELECT query FROM pg_stat_activity WHERE query LIKE %s",
+            ["%FROM agentstate_append%"],
+        ).fetchall()
+    assert sent and all("$1" in query and session not in query for (query,) in sent)
 
 
 def test_no_password_is_on_a_command_line(served):
