@@ -28,7 +28,7 @@ from access_app.models import IdempotencyRecord, Project
 from agentstate import codec
 from agentstate.api.parsers import read_body
 
-HEADER = "Idempotency-Key"
+HEADER, META_NAME = "Idempotency-Key", "HTTP_IDEMPOTENCY_KEY"
 REPLAYED = "Idempotency-Replayed"
 KEY = re.compile(r"[\x20-\x7e]{1,255}\Z")
 
@@ -64,7 +64,7 @@ def read_idempotency(
 
     `body` stands for the body where that is too large to be read here.
     """
-    key = request.headers.get(HEADER)
+    key = request.META.get(META_NAME)
     if key is None:
         return None
     if not KEY.match(key):

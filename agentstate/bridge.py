@@ -9,12 +9,14 @@ client, and a usual request crosses twice.
 
 import asyncio
 import contextlib
+import io
 import logging
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any
@@ -94,7 +96,7 @@ class WSGIBridge:
     async def _serve(
         self, scope: Scope, receive: Receive, send: Send, limit: int
     ) -> None:
-        with tempfile.SpooledTemporaryFile(SPOOL_BYTES, dir=self.spool_dir) as body:
+        with self._body_of(scope) as body:
             try:
                 await self._read(scope, receive, body, limit)
             except BodyCutShort:
@@ -115,6 +117,13 @@ class WSGIBridge:
             start, content = answered
             await send(start)
             await send({"type": "http.response.body", "body": content})
+
+    def _body_of(self, scope: Scope) -> IO[bytes]:
+        """Where a body waits: in memory if it is known to be small."""
+        announced = content_length(scope)
+        if announced is not None and announced <= SPOOL_BYTES:
+            return io.BytesIO()
+        return tempfile.SpooledTemporaryFile(SPOOL_BYTES, dir=self.spool_dir)
 
     async def _send_detached(self, answer: "Detached", send: Send) -> None:
         """Send a long answer as fast as its client takes it, without a thread.
@@ -309,17 +318,24 @@ def build_environ(scope: Scope, body: IO[bytes]) -> Environ:
 
 def add_headers(environ: Environ, headers: Iterable[tuple[bytes, bytes]]) -> None:
     for raw_name, raw_value in headers:
-        # An underscore would pass for the hyphen of a header that a proxy vouches for.
-        if b"_" in raw_name or raw_name == b"transfer-encoding":
+        key = _environ_name(raw_name)
+        if key is None:
             continue
-        name = raw_name.decode("latin-1").upper().replace("-", "_")
         value = raw_value.decode("latin-1")
-        key = "CONTENT_TYPE" if name == "CONTENT_TYPE" else f"HTTP_{name}"
         if key in environ:
-            separator = "; " if name == "COOKIE" else ","
+            separator = "; " if key == "HTTP_COOKIE" else ","
             value = f"{environ[key]}{separator}{value}"
         environ[key] = value
     environ.pop("HTTP_CONTENT_LENGTH", None)
+
+
+@lru_cache(512)
+def _environ_name(raw_name: bytes) -> str | None:
+    # An underscore would pass for the hyphen of a header that a proxy vouches for.
+    if b"_" in raw_name or raw_name == b"transfer-encoding":
+        return None
+    name = raw_name.decode("latin-1").upper().replace("-", "_")
+    return "CONTENT_TYPE" if name == "CONTENT_TYPE" else f"HTTP_{name}"
 
 
 def _size(body: IO[bytes]) -> int:

@@ -5,7 +5,8 @@ Each process writes its own file and `/metrics` adds them up, whichever process 
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import psutil
@@ -96,9 +97,19 @@ open_sockets = OpenConnections(SOCKETS)
 def record_request(request: HttpRequest, status: int, seconds: float) -> None:
     # The route, not the path: paths hold ids, and each label set is kept for ever.
     route = request.resolver_match.route if request.resolver_match else "none"
-    method = request.method if request.method in METHODS else "other"
-    REQUESTS.labels(method, route, status).inc()
-    REQUEST_SECONDS.labels(method, route).observe(seconds)
+    method = str(request.method) if request.method in METHODS else "other"
+    count, observe = _measures(method, route, status)
+    count()
+    observe(seconds)
+
+
+@lru_cache(4096)
+def _measures(
+    method: str, route: str, status: int
+) -> tuple[Callable[[], None], Callable[[float], None]]:
+    """What counts such a request; to look it up costs more than to count."""
+    seconds = REQUEST_SECONDS.labels(method, route)
+    return REQUESTS.labels(method, route, status).inc, seconds.observe
 
 
 def exposition() -> bytes:

@@ -12,6 +12,7 @@ from django.contrib.sessions.middleware import SessionMiddleware
 from django.db import DataError
 from django.http import HttpRequest, HttpResponse
 from django.middleware.csp import ContentSecurityPolicyMiddleware
+from django.middleware.csrf import CsrfViewMiddleware
 from django.utils import timezone
 from django.utils.csp import CSP
 from django_htmx.middleware import HtmxMiddleware
@@ -32,11 +33,12 @@ class RequestContextMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        request_id = request.headers.get("X-Request-ID", "")
+        # request.headers would read every header to find two.
+        request_id = request.META.get("HTTP_X_REQUEST_ID", "")
         if not REQUEST_ID.match(request_id):  # also keeps strange bytes out of logs
             request_id = str(new_id())
         context = logs.RequestContext.read(
-            request_id, request.headers.get("traceparent", "")
+            request_id, request.META.get("HTTP_TRACEPARENT", "")
         )
         token = logs.current.set(context)
         started = time.perf_counter()
@@ -72,6 +74,9 @@ class StaticFiles(PagesOnly, WhiteNoiseMiddleware): ...  # type: ignore[misc]
 
 
 class Sessions(PagesOnly, SessionMiddleware): ...
+
+
+class Csrf(PagesOnly, CsrfViewMiddleware): ...
 
 
 class Authentication(PagesOnly, AuthenticationMiddleware): ...

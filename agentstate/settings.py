@@ -98,7 +98,7 @@ MIDDLEWARE = [
     "agentstate.middleware.StaticFiles",
     "agentstate.middleware.Sessions",
     "django.middleware.common.CommonMiddleware",
-    "django.middleware.csrf.CsrfViewMiddleware",
+    "agentstate.middleware.Csrf",
     "agentstate.middleware.Authentication",
     "agentstate.middleware.Messages",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",

@@ -7,7 +7,7 @@ the figures would be the client's.
 import selectors
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection as Pipe
@@ -106,10 +106,17 @@ class Measured:
         return ordered[at] * 1000
 
 
+# A request, and how many of what is measured are done with its answer. One that does
+# none begins what a later one ends.
+type Ask = tuple[bytes, int]
+# Gives requests and is sent their answers.
+type Asks = Generator[Ask, bytes]
+
+
 class Requests(Protocol):
     """What each connection sends; it must be picklable, for it goes to a process."""
 
-    def __call__(self, number: int) -> Iterator[bytes]: ...
+    def __call__(self, number: int) -> Asks: ...
 
 
 def load(port: int, connections: int, seconds: float, requests: Requests) -> Measured:
@@ -167,24 +174,42 @@ def _serve_load(
         pipe.send(exc)
 
 
-def _loop(sources: dict[Connection, Iterator[bytes]], seconds: float) -> Measured:
+@dataclass
+class Asking:
+    """One connection at work."""
+
+    connection: Connection
+    asks: Asks
+    since: float = 0.0
+    does: int = 0
+
+    def ask(self, answer: bytes | None = None) -> None:
+        if self.does or answer is None:
+            self.since = time.perf_counter()
+        data, self.does = next(self.asks) if answer is None else self.asks.send(answer)
+        self.connection.send(data)
+
+
+def _loop(sources: dict[Connection, Asks], seconds: float) -> Measured:
     measured = Measured()
     selector = selectors.DefaultSelector()
-    for connection in sources:
-        selector.register(connection.socket, selectors.EVENT_READ, connection)
+    everyone = [Asking(connection, asks) for connection, asks in sources.items()]
+    for each in everyone:
+        selector.register(each.connection.socket, selectors.EVENT_READ, each)
     begun = time.perf_counter()
-    for connection, source in sources.items():
-        connection.send(next(source))
-    waiting = len(sources)
+    for each in everyone:
+        each.ask()
+    waiting = len(everyone)
     while waiting:
         for key, _ in selector.select(30):
-            connection = key.data
-            if connection.receive() is None:
+            each = key.data
+            answer = each.connection.receive()
+            if answer is None:
                 continue
             now = time.perf_counter()
-            measured.times.append(now - connection.sent_at)
+            measured.times += [now - each.since] * each.does
             if now - begun < seconds:
-                connection.send(next(sources[connection]))
+                each.ask(answer)
             else:
                 waiting -= 1
     measured.elapsed = time.perf_counter() - begun

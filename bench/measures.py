@@ -4,12 +4,11 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from bench.client import Connection, Failed, Measured, load, request
+from bench.client import Asks, Connection, Failed, Measured, load, request
 from bench.stack import Stack
 
 SESSIONS = 64
@@ -65,7 +64,7 @@ class Appends:
     turns: bool
     with_key: bool
 
-    def __call__(self, number: int) -> Iterator[bytes]:
+    def __call__(self, number: int) -> Asks:
         for count in itertools.count(number, self.connections):
             session = self.sessions[count % len(self.sessions)]
             if self.turns:
@@ -73,7 +72,7 @@ class Appends:
             else:
                 items = [event(count + i) for i in range(self.events)]
             header = f"Idempotency-Key: {uuid4()}\r\n" if self.with_key else ""
-            yield append_request(self.key, session, items, header)
+            yield append_request(self.key, session, items, header), 1
 
 
 class Bench:

@@ -5,16 +5,14 @@ import itertools
 import json
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import dataclass
-from multiprocessing import get_context
 from typing import Any
 from uuid import UUID
 
 import psycopg
 
-from bench.client import MAX_PROCESSES, Connection, Failed, Measured, request
+from bench.client import Asks, Failed, Measured, load, request
 from bench.measures import Bench
 from bench.postgres import PgBench
 from bench.stack import ROOT, Stack
@@ -59,44 +57,37 @@ worker.run()
 class Work:
     """What each worker does: claim up to `size` steps, complete them, again."""
 
-    port: int
     key: str
     tool: str
     size: int
     chained: bool  # complete and claim the next in one call
 
-    def lives(self, seconds: float) -> Measured:
-        """Work for some seconds; a time for each step, that of its claim included."""
-        connection = Connection(self.port)
-        wanted = {"worker": "bench", "tools": [self.tool], "max": self.size}
-        measured = Measured()
-        begun = time.perf_counter()
+    def __call__(self, number: int) -> Asks:
+        """A life of a step ends with its completion; the claim counts with it."""
+        wanted = {"worker": f"bench-{number}", "tools": [self.tool], "max": self.size}
         steps: list[Any] = []
-        while (at := time.perf_counter()) - begun < seconds:
+        while True:
             if not steps:
-                steps = self.ask(connection, "claim", wanted)["steps"]
+                answer = yield self.request("claim", wanted), 0
+                steps = json.loads(answer)["steps"]
                 if not steps:
                     raise Failed("the steps to work on have run out")
-            items = [
-                {"step": s["step"], "lease_token": s["lease_token"], "result": None}
-                for s in steps
-            ]
-            body: dict[str, Any] = {"items": items}
+            body: dict[str, Any] = {
+                "items": [
+                    {"step": s["step"], "lease_token": s["lease_token"], "result": None}
+                    for s in steps
+                ]
+            }
             if self.chained:
                 body["claim_next"] = wanted
-            answer = self.ask(connection, "complete", body)
-            if not all(item["ok"] for item in answer["items"]):
-                raise Failed(f"not completed: {answer['items'][:1]}")
-            measured.times += [time.perf_counter() - at] * len(items)
-            steps = answer.get("steps", [])
-        measured.elapsed = time.perf_counter() - begun
-        connection.close()
-        return measured
+            found = json.loads((yield self.request("complete", body), len(steps)))
+            if not all(item["ok"] for item in found["items"]):
+                raise Failed(f"not completed: {found['items'][:1]}")
+            steps = found.get("steps", [])
 
-    def ask(self, connection: Connection, call: str, body: Any) -> Any:
+    def request(self, call: str, body: Any) -> bytes:
         path = f"/api/v1/steps/{call}"
-        sent = request("POST", path, self.key, json.dumps(body).encode())
-        return json.loads(connection.ask(sent))
+        return request("POST", path, self.key, json.dumps(body).encode())
 
 
 class StepBench:
@@ -132,15 +123,8 @@ class StepBench:
 
     def lives(self, workers: int, size: int, *, chained: bool = False) -> Measured:
         tool = self.supply(self._most(workers, size))
-        work = Work(self.stack.port, self.stack.key, tool, size, chained)
-        share = [workers // MAX_PROCESSES] * MAX_PROCESSES if workers > 1 else [1]
-        with get_context("spawn").Pool(len(share)) as pool:
-            found = pool.starmap(
-                _work_in_threads, [(work, threads, self.seconds) for threads in share]
-            )
-        whole = Measured(elapsed=max(each.elapsed for each in found))
-        for each in found:
-            whole.times += each.times
+        work = Work(self.stack.key, tool, size, chained)
+        whole = load(self.stack.port, workers, self.seconds, work)
         self.left -= len(whole.times) + workers * size
         return whole
 
@@ -216,26 +200,3 @@ class StepBench:
             for step in self.bench.ask("POST", "/steps/claim", body)["steps"]:
                 if step["previous"] == "unknown":
                     return
-
-
-def _work_in_threads(work: Work, threads: int, seconds: float) -> Measured:
-    found: list[Measured] = []
-    trouble: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            found.append(work.lives(seconds))
-        except BaseException as exc:
-            trouble.append(exc)
-
-    workers = [threading.Thread(target=run) for _ in range(threads)]
-    for thread in workers:
-        thread.start()
-    for thread in workers:
-        thread.join()
-    if trouble:
-        raise trouble[0]
-    whole = Measured(elapsed=max(each.elapsed for each in found))
-    for each in found:
-        whole.times += each.times
-    return whole

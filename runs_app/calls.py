@@ -22,13 +22,18 @@ class Moved(NamedTuple):
 def call_function(name: str, types: str, arguments: Sequence[Any]) -> tuple[Any, ...]:
     """Return the one row that the SQL function `name` answers."""
     # What is not given is written out: to adapt a value costs more than the rest.
-    typed = list(zip(types.split(), arguments, strict=True))
-    placeholders = ", ".join(
-        f"{'NULL' if value is None else '%s'}::{kind}" for kind, value in typed
-    )
-    given = [_adapted(value, kind) for kind, value in typed if value is not None]
+    placeholders, given = [], []
+    for kind, value in zip(types.split(), arguments, strict=True):
+        if value is None:
+            placeholders.append(f"NULL::{kind}")
+        elif type(value) is list and len(value) == 1:
+            placeholders.append(f"ARRAY[%s]::{kind}")
+            given.append(value[0])
+        else:
+            placeholders.append(f"%s::{kind}")
+            given.append(_adapted(value, kind))
     with prepared_cursor() as cursor:
-        cursor.execute(f"SELECT * FROM {name}({placeholders})", given)
+        cursor.execute(f"SELECT * FROM {name}({', '.join(placeholders)})", given)
         row: tuple[Any, ...] = cursor.fetchone()
     return row
 

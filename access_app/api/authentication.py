@@ -25,11 +25,11 @@ class ApiKeyAuth(BaseAuthentication):
 
 def key_text_in(request: Request) -> str | None:
     """Return the text of the key the request carries; None if it carries none."""
-    authorization = request.headers.get("Authorization", "")
+    authorization = str(request.META.get("HTTP_AUTHORIZATION", ""))
     if authorization:
         scheme, _, text = authorization.partition(" ")
         if scheme.lower() != "bearer":
             raise Unauthenticated
         return text.strip()
-    text = request.headers.get("X-API-Key", "")
+    text = str(request.META.get("HTTP_X_API_KEY", ""))
     return text.strip() or None

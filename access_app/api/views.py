@@ -112,12 +112,13 @@ class ApiView(APIView):
         self.kwargs = kwargs
         api_request = self.initialize_request(request, *args, **kwargs)
         self.request = api_request
-        self.headers = self.default_response_headers
+        self.headers = {}
         try:
             self.initial(api_request, *args, **kwargs)
             handler = getattr(self, (request.method or "").lower())
             response = self.call_once(handler, api_request)
         except Exception as exc:
+            self.headers = self.default_response_headers  # the methods that there are
             response = self.handle_exception(exc)
             self.note_refused_change(response)
         return self.finalize_response(api_request, response, *args, **kwargs)

@@ -546,10 +546,10 @@ class CompleteView(EndView):
         tags=["work"],
     )
     def post(self, request: ApiRequest) -> Response:
-        following = None
-        if isinstance(request.data, dict) and request.data.get("claim_next"):
-            following, _ = self.read_claim(request.data["claim_next"], ("claim_next",))
-        return Response(self.end(request.data, read_completion, following))
+        body, following = request.data, None
+        if isinstance(body, dict) and (wanted := body.get("claim_next")):
+            following, _ = self.read_claim(wanted, ("claim_next",))
+        return Response(self.end(body, read_completion, following))
 
 
 def read_completion(reader: Reader, step_id: UUID, token: int) -> Ending:
