@@ -6,6 +6,7 @@ import threading
 import psycopg
 import pytest
 
+from agentstate.processes import wait_until
 from runs_app.models import Run
 from tests.concurrency.racing import at_once
 from tests.context_app.handoffs import child
@@ -202,6 +203,29 @@ def test_runs_that_share_no_budget_take_no_turns(giver, project):
         assert below.work() and run.work() and alone.work()
     below.give_back()
     assert Run.objects.get(id=below.id).is_charged
+
+
+def test_a_run_that_another_writes_meanwhile_is_written_all_the_same(giver, project):
+    """A parent charges its child's row without the lock of the child's session."""
+    run = giver(max_tool_calls=5)
+    below = run.hand_on()
+    claimed = []
+    worker = threading.Thread(target=lambda: claimed.append(below.work()))
+    with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as other:
+        lock = "hashtextextended('agentstate budgets ' || %s::uuid, 0)"
+        other.execute(f"SELECT pg_advisory_lock({lock})", [project.id])
+        worker.start()  # and waits for its turn, the run loaded
+        waits = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        assert wait_until(lambda: bool(other.execute(waits).fetchone()), 60)
+        other.execute(
+            "UPDATE agent_runs SET charged_tokens = charged_tokens WHERE id = %s",
+            [below.id],
+        )
+        other.execute(f"SELECT pg_advisory_unlock({lock})", [project.id])
+        worker.join()
+    assert claimed == [True]
+    row = Run.objects.get(id=below.id)
+    assert (row.n_done, row.n_in_progress, row.tool_calls) == (1, 0, 1)
 
 
 def test_claims_at_the_same_moment_never_exceed_the_budget_of_the_tree(giver, runs):
