@@ -25,11 +25,16 @@ class Span(NamedTuple):
 
 
 def read_megabytes(text: str) -> int | None:
-    """Bytes, from a size in MB that was typed; None for none. Raises FieldError."""
+    """Bytes, from a size in MB that was typed; None for none. Raises FieldError.
+
+    Less than nothing is refused before it is rounded.
+    """
     if not (text := text.strip()):
         return None
     try:
         size = Decimal(text)
+        if size < 0:
+            raise ValueError
         return int((size * MEGABYTE).to_integral_value())
     except (ArithmeticError, ValueError) as exc:
         raise FieldError("", "invalid", f"{text!r} is no number of MB.") from exc

@@ -140,8 +140,9 @@ def test_the_settings_tell_the_storage_and_its_limit(browse, project, api):
     assert owner.post(f"{url}limit/", change).status_code == 302
     shown = owner.get(url).content.decode()
     assert "of at most 1.5\xa0MB" in shown and 'value="1.5"' in shown
-    owner.post(f"{url}limit/", change | {"limit": "much"})
-    assert "of at most 1.5\xa0MB" in owner.get(url).content.decode()
+    for refused in ("much", "-1", "-0.0000001", "NaN", "1e99"):
+        owner.post(f"{url}limit/", change | {"limit": refused})
+        assert "of at most 1.5\xa0MB" in owner.get(url).content.decode()
     owner.post(f"{url}limit/", change | {"limit": ""})
     assert "no limit" in owner.get(url).content.decode()
     assert browse("operator").get(url).status_code == 403

@@ -67,3 +67,32 @@ def test_a_plan_made_for_few_sessions_reads_one_of_many(cursor, project, session
         after = cursor.execute(f"{READ} = 'agent_sessions'").fetchone()[0]
         assert outcome in {"appended", "written"}
         assert after - before < 10
+
+
+STORE = "SELECT agentstate_store_payloads(%s, %s, ARRAY[%s]::bigint[], %s, '{5}')"
+
+
+def test_a_plan_made_for_a_short_log_finds_one_event_of_a_long_one(
+    cursor, project, session
+):
+    session, project = session.id, str(project.id)
+    copy(cursor, "access_projects", project)
+    copy(cursor, "agent_sessions", session)
+    blob = [new_id()]
+    for seq in range(1, 8):  # the fifth would make a plan that is kept
+        cursor.execute(APPEND, append(project, session))
+        cursor.execute(STORE, [project, session, seq, blob])
+    cursor.execute(
+        "INSERT INTO agent_events SELECT (jsonb_populate_record(e, jsonb_build_object("
+        "'id', e.id + 1000 + n, 'seq', 1000 + n, 'event_id', gen_random_uuid(),"
+        " 'xid', '3'))).* FROM agent_events e, generate_series(1, 2000) AS n"
+        " WHERE e.seq = 7"
+    )
+    cursor.execute(APPEND, append(project, session))
+    before = cursor.execute(f"{READ} = 'agent_events'").fetchone()[0]
+    cursor.execute(STORE, [project, session, 8, blob])
+    after = cursor.execute(f"{READ} = 'agent_events'").fetchone()[0]
+    assert after - before < 20  # the transaction's own eight, and one more
+    count = "SELECT count(*) FROM agent_events WHERE seq < 1000 AND blob_id = %s"
+    cursor.execute(count, blob)
+    assert cursor.fetchone() == (8,)
