@@ -13,7 +13,7 @@ from django.db import transaction
 
 from memory_app.errors import FactConflict, FactNotFound
 from memory_app.models import Fact, SourceKind, Status
-from memory_app.services import change, get_fact, lock_fact
+from memory_app.services import change, get_fact, lock_fact, supersede
 
 
 class Decision(NamedTuple):
@@ -38,7 +38,8 @@ type Judge = Callable[[list[Fact]], list[Decision]]
 def older_of_a_key(facts: list[Fact]) -> list[Decision]:
     """Let the newest fact of each key stand, and the others give way to it.
 
-    Only facts of one key contradict each other, however close their wording is.
+    Only facts of one key contradict each other, however close their wording is; and
+    not if one had ended when the other began.
     """
     newest: dict[str, Fact] = {}
     for fact in facts:
@@ -49,7 +50,9 @@ def older_of_a_key(facts: list[Fact]) -> list[Decision]:
     return [
         Decision(fact.id, fact.version, newest[fact.key].id)
         for fact in facts
-        if fact.key and newest[fact.key].id != fact.id
+        if fact.key
+        and newest[fact.key].id != fact.id
+        and (fact.valid_to is None or fact.valid_to > newest[fact.key].valid_from)
     ]
 
 
@@ -95,10 +98,5 @@ def _carry_out(
     if is_for_people and by.source_kind != SourceKind.STAFF:
         change(fact, {"conflicts_with": by.id}, "disputed", actor, "", version)
         return "review"
-    values = {
-        "status": Status.SUPERSEDED,
-        "superseded_by": by.id,
-        "valid_to": max(by.valid_from, fact.valid_from),
-    }
-    change(fact, values, "superseded", actor, "consolidation", version)
+    supersede(fact, by, version, actor, "consolidation")
     return "superseded"

@@ -3,7 +3,12 @@ one subject follow one another, and leaves a revision and an audit entry.
 """
 
 from memory_app.services.burying import FORGOTTEN, bury, subject_hash
-from memory_app.services.remembering import promote_fact, remember, remember_all
+from memory_app.services.remembering import (
+    promote_fact,
+    remember,
+    remember_all,
+    supersede,
+)
 from memory_app.services.reviewing import approve, correct, expire_facts, reject
 from memory_app.services.told import NewFact, Remembered
 from memory_app.services.writing import (
@@ -31,5 +36,6 @@ __all__ = [
     "remember",
     "remember_all",
     "subject_hash",
+    "supersede",
     "tracked",
 ]

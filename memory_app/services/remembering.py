@@ -1,21 +1,25 @@
 """New facts: told once or again, and what they do to those that say otherwise."""
 
 from collections.abc import Sequence
+from copy import copy
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
+from django.db.models import Max, Q
 
 from access_app.services import record_audit
 from agentstate.clock import db_now
 from agentstate.errors import FieldError
 from agentstate.ids import new_id
 from memory_app.models import Fact, FactSource, SourceKind, Status
-from memory_app.policy import OFF, REVIEW, Policy, policy_of
+from memory_app.policy import ACTIVE, OFF, REVIEW, Policy, policy_of
 from memory_app.recall.tokens import fact_terms
 from memory_app.services.burying import check_not_forgotten
 from memory_app.services.told import NewFact, Remembered
 from memory_app.services.writing import (
+    TRACKED,
     add_revision,
     change,
     embed_new,
@@ -24,6 +28,11 @@ from memory_app.services.writing import (
     twin_of,
 )
 from memory_app.text import content_hash, derive_key, signature
+
+# Whose word counts for more.
+WEIGHTS = {SourceKind.AGENT: 0, SourceKind.USER: 1, SourceKind.STAFF: 2}
+# What a fact takes from who says it again with more weight.
+CONFIRMED = tuple(name for name in TRACKED if name not in ("conflicts_with", "note"))
 
 
 def remember(
@@ -88,23 +97,73 @@ def _remember(
     actor: str,
     live: dict[str, str],
 ) -> Remembered:
-    known = _known(project_id, new)
-    if known is not None:
-        return Remembered(_see_again(known, new, version, now, actor), "seen")
-    fact = _unsaved(project_id, new, version, now, actor)
     choice = live.get(new.source_kind, REVIEW)
+    known = _known(project_id, new)
+    if known is not None and _is_over(known, new, now):
+        change(known, {"status": Status.EXPIRED}, "expired", actor, "", version)
+        known = None
+    if known is not None:
+        _see_again(known, new, version, now, actor)
+        retired = None
+        if choice == ACTIVE and _weight(new.source_kind) > _weight(known.source_kind):
+            retired = _confirm(known, new, version, now, actor)
+        return Remembered(known, "seen", retired.id if retired else None)
+    fact = _unsaved(project_id, new, version, now, actor)
     if choice == OFF:
         detail = f"this project keeps nothing from {new.source_kind} sources"
         raise FieldError("source_kind", "not_kept", detail)
     fact.status = Status.PROPOSED if choice == REVIEW else Status.ACTIVE
-    rivals = rivals_of(fact)
-    outcome, retired = _settle(
-        fact, rivals, now if new.said_at is None else new.said_at
-    )
+    outcome, retired = _settle(fact, new, now)
     _insert(fact, new, now, actor)
     if retired is not None:
         supersede(retired, fact, version, actor)
     return Remembered(fact, outcome, retired.id if retired else None)
+
+
+def _is_over(known: Fact, new: NewFact, now: datetime) -> bool:
+    """Whether a known fact has ended, and is said to hold now."""
+
+    def has_passed(*times: datetime | None) -> bool:
+        return any(time is not None and time <= now for time in times)
+
+    return has_passed(known.valid_to, known.expires_at) and not has_passed(
+        new.valid_to, new.expires_at
+    )
+
+
+def _weight(source_kind: str) -> int:
+    return WEIGHTS[SourceKind(source_kind)]
+
+
+def _confirm(
+    known: Fact, new: NewFact, version: int, now: datetime, actor: str
+) -> Fact | None:
+    """Let who counts for more say what was known; return the fact that it retires.
+
+    What waited for a person goes live, unless it contradicts what this may not retire.
+    """
+    wanted = copy(known)
+    wanted.source_kind = new.source_kind
+    given = 1.0 if new.confidence is None else new.confidence
+    wanted.confidence = max(known.confidence, given)
+    if new.source_kind == SourceKind.STAFF:
+        wanted.settled_by = actor
+        known.settled_at = wanted.settled_at = now
+    retired = None
+    if known.status == Status.PROPOSED:
+        waiting = copy(wanted)
+        wanted.status = Status.ACTIVE
+        wanted.valid_from = new.valid_from or new.said_at or now
+        outcome, retired = _settle(wanted, new, now)
+        if outcome != "created":
+            wanted = waiting
+    values = {name: getattr(wanted, name) for name in CONFIRMED}
+    if wanted.status == Status.ACTIVE:
+        values["conflicts_with"] = None
+    change(known, values, "confirmed", actor, "", version)
+    if retired is not None:
+        supersede(retired, known, version, actor)
+    return retired
 
 
 def _known(project_id: UUID, new: NewFact) -> Fact | None:
@@ -133,6 +192,10 @@ def _unsaved(
     project_id: UUID, new: NewFact, version: int, now: datetime, actor: str
 ) -> Fact:
     default_confidence = 0.6 if new.source_kind == SourceKind.AGENT else 1.0
+    begins = new.valid_from or new.said_at or now
+    if new.valid_to is not None and new.valid_to < begins:
+        detail = "this is before valid_from, which is now if it is not given"
+        raise FieldError("valid_to", "out_of_range", detail)
     return Fact(
         id=new_id(),
         project_id=project_id,
@@ -148,7 +211,7 @@ def _unsaved(
         confidence=default_confidence if new.confidence is None else new.confidence,
         pinned=new.pinned,
         metadata=new.metadata,
-        valid_from=new.valid_from or new.said_at or now,
+        valid_from=begins,
         valid_to=new.valid_to,
         expires_at=new.expires_at,
         note=new.note,
@@ -204,10 +267,10 @@ def _add_source(fact: Fact, new: NewFact, now: datetime, actor: str) -> bool:
 
 def _see_again(
     fact: Fact, new: NewFact, version: int, now: datetime, actor: str
-) -> Fact:
+) -> None:
     """Count one more source of a fact. What the fact says stays, so its version too."""
     if not _add_source(fact, new, now, actor):
-        return fact
+        return
     fact.seen_count += 1
     fact.last_seen_at = now
     fact.subject_version = version
@@ -219,34 +282,39 @@ def _see_again(
         f"memory:{fact.id}",
         after={"seen_count": fact.seen_count},
     )
-    return fact
 
 
 def rivals_of(fact: Fact) -> list[Fact]:
-    """Active facts of the same subject and key that say something else."""
+    """Active facts of the same subject and key that say something else of a time at
+    which this one holds too."""
     if not fact.key:
         return []
-    return list(
+    begins, ends = fact.valid_from, fact.valid_to
+    rivals = (
         Fact.objects.in_project(fact.project_id)
         .about(fact.subject)
-        .filter(key=fact.key, status=Status.ACTIVE)
+        .filter(
+            Q(valid_to=None) | Q(valid_to__gt=begins),
+            Q(expires_at=None) | Q(expires_at__gt=begins),
+            key=fact.key,
+            status=Status.ACTIVE,
+        )
         .exclude(id=fact.id)
-        .order_by("-valid_from", "-id")
     )
+    if ends is not None:
+        rivals = rivals.filter(valid_from__lt=ends)
+    return list(rivals.order_by("-valid_from", "-id"))
 
 
-def _settle(
-    fact: Fact, rivals: list[Fact], said_at: datetime
-) -> tuple[str, Fact | None]:
+def _settle(fact: Fact, new: NewFact, now: datetime) -> tuple[str, Fact | None]:
     """Decide between a new fact and what it contradicts; return the one it retires."""
     waiting = "review" if fact.status == Status.PROPOSED else "created"
+    rivals = _before_planned(fact, rivals_of(fact), now)
     if not rivals:
         return waiting, None
     rival = rivals[0]
     fact.conflicts_with = rival.id
-    if fact.valid_from < rival.valid_from or (
-        rival.settled_at is not None and said_at < rival.settled_at
-    ):
+    if fact.valid_from < rival.valid_from or _was_settled_since(rival, new, now):
         _mark_outdated(fact, rival)
         return "outdated", None
     if fact.status == Status.PROPOSED or not _may_retire(fact, rivals):
@@ -256,10 +324,32 @@ def _settle(
     return "created", rival
 
 
+def _before_planned(fact: Fact, rivals: list[Fact], now: datetime) -> list[Fact]:
+    """Let the fact end where one begins that is yet to come; return the others."""
+    planned = [r for r in rivals if r.valid_from > max(now, fact.valid_from)]
+    if planned:
+        fact.valid_to = planned[-1].valid_from
+    return [rival for rival in rivals if rival not in planned]
+
+
+def _was_settled_since(rival: Fact, new: NewFact, now: datetime) -> bool:
+    """Whether the rival was corrected, or said again, after the new one was said."""
+    said_at = now if new.said_at is None else new.said_at
+    if rival.settled_at is not None and said_at < rival.settled_at:
+        return True
+    if new.valid_from is not None or rival.seen_count == 1:
+        return False
+    no_less = [k for k, weight in WEIGHTS.items() if weight >= _weight(new.source_kind)]
+    last = FactSource.objects.filter(
+        project_id=rival.project_id, memory_id=rival.id, kind__in=no_less
+    ).aggregate(last=Max("said_at"))["last"]
+    return last is not None and said_at < last
+
+
 def _mark_outdated(fact: Fact, rival: Fact) -> None:
     fact.status = Status.SUPERSEDED
     fact.superseded_by = rival.id
-    fact.valid_to = max(rival.valid_from, fact.valid_from)
+    fact.valid_to = end_of(fact, rival)
     fact.note = fact.note or "older than what is known"
 
 
@@ -275,10 +365,15 @@ def _may_retire(fact: Fact, rivals: list[Fact]) -> bool:
     return fact.source_kind == SourceKind.USER or rival.source_kind == SourceKind.AGENT
 
 
-def supersede(old: Fact, by: Fact, version: int, actor: str) -> None:
-    changes = {
-        "status": Status.SUPERSEDED,
-        "superseded_by": by.id,
-        "valid_to": max(by.valid_from, old.valid_from),
-    }
-    change(old, changes, "superseded", actor, "", version)
+def end_of(old: Fact, by: Fact) -> datetime:
+    """When a fact ends that gives way to another: no later than it does anyway."""
+    ends = max(by.valid_from, old.valid_from)
+    return ends if old.valid_to is None else min(ends, old.valid_to)
+
+
+def supersede(old: Fact, by: Fact, version: int, actor: str, reason: str = "") -> None:
+    """Let `old` give way to `by`: at once, or when that begins, if it is yet to."""
+    values: dict[str, Any] = {"valid_to": end_of(old, by)}
+    if by.valid_from <= db_now():
+        values |= {"status": Status.SUPERSEDED, "superseded_by": by.id}
+    change(old, values, "superseded", actor, reason, version)
