@@ -10,7 +10,11 @@ from access_app.errors import MissingScope
 from access_app.scopes import MEMORY_READ, MEMORY_WRITE
 from agentstate.api.etags import ANY, etag, read_if_match
 from agentstate.errors import FieldError
-from memory_app.forgetting.services import answers_about
+from memory_app.forgetting.elsewhere import (
+    answers_about,
+    answers_about_several,
+    subjects_in,
+)
 from memory_app.models import Fact
 from memory_app.shown import fact_json
 from sessions_app.models import Session
@@ -81,20 +85,12 @@ class MemoryView(ApiView):
 
     def answer_session_id(self, response: Response) -> UUID | None:
         """Mark stored answers by their subject, so that forgetting finds them."""
-        data = response.data
-        subject = _subject_in(data) if isinstance(data, dict) else None
-        if subject is None:
+        subjects = subjects_in(response.data)
+        if not subjects:
             return None
-        return answers_about(self.caller.project_id, subject)
-
-
-def _subject_in(data: dict[str, Any]) -> str | None:
-    if isinstance(data.get("subject"), str):
-        return str(data["subject"])
-    items = data.get("items")
-    if isinstance(items, list) and items and isinstance(items[0], dict):
-        return _subject_in(items[0])
-    return None
+        if len(subjects) > 1:
+            return answers_about_several(self.caller.project_id)
+        return answers_about(self.caller.project_id, subjects.pop())
 
 
 def fact_response(fact: Fact, status: int = 200, **extra: Any) -> Response:

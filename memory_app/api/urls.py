@@ -1,4 +1,4 @@
-from django.urls import path
+from django.urls import path, register_converter
 
 from memory_app.api.facts import (
     ApproveView,
@@ -26,6 +26,21 @@ from memory_app.api.subjects import ConsolidateView, ImportView, SubjectListView
 
 FACT = "memory/<uuid:fact_id>"
 
+
+class SubjectConverter:
+    """A subject is any text, line ends and slashes included."""
+
+    regex = r"[\s\S]+"
+
+    def to_python(self, value: str) -> str:
+        return value
+
+    def to_url(self, value: str) -> str:
+        return value
+
+
+register_converter(SubjectConverter, "subject")
+
 urlpatterns = [
     path("memory", FactListView.as_view()),
     path("memory/recall", RecallView.as_view()),
@@ -44,7 +59,7 @@ urlpatterns = [
     path("promotions/<uuid:promotion_id>", PromotionView.as_view()),
     path("promotions/<uuid:promotion_id>/retry", RetryPromotionView.as_view()),
     path("subjects", SubjectListView.as_view()),
-    path("subjects/<path:subject>/consolidate", ConsolidateView.as_view()),
-    path("subjects/<path:subject>/forget", ForgetSubjectView.as_view()),
-    path("subjects/<path:subject>/export", ExportSubjectView.as_view()),
+    path("subjects/<subject:subject>/consolidate", ConsolidateView.as_view()),
+    path("subjects/<subject:subject>/forget", ForgetSubjectView.as_view()),
+    path("subjects/<subject:subject>/export", ExportSubjectView.as_view()),
 ]

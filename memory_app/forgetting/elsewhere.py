@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
-from uuid import UUID
+from uuid import UUID, uuid5
 
 import redis
 from django.apps import apps
@@ -56,14 +56,57 @@ def redact_answers(
     return changed
 
 
-def redact_audit(
-    project_id: UUID, objects: Iterable[str], needles: Needles | None = None
+def answers_about(project_id: UUID, subject: str) -> UUID:
+    """Return the mark of stored answers that repeat what is known about a subject."""
+    return uuid5(project_id, f"memory:{subject}")
+
+
+def answers_about_several(project_id: UUID) -> UUID:
+    """Return the mark of stored answers about more than one subject."""
+    return uuid5(project_id, "memory of several")
+
+
+def subjects_in(answer: Any) -> set[str]:
+    """Return whom an answer about a fact, or a list of facts, is about."""
+    if not isinstance(answer, dict):
+        return set()
+    if isinstance(answer.get("subject"), str):
+        return {answer["subject"]}
+    items = answer.get("items")
+    if not isinstance(items, list):
+        return set()
+    return {subject for item in items for subject in subjects_in(item)}
+
+
+def redact_shared_answers(
+    project_id: UUID, subjects: set[str], needles: Needles | None = None
 ) -> int:
-    """Empty the audit entries about these objects, and any that holds a needle."""
+    """Empty the stored answers about one of `subjects` among others; with `needles`
+    those that hold one."""
+    records = IdempotencyRecord.objects.filter(
+        project_id=project_id, session_id=answers_about_several(project_id)
+    ).exclude(body=FORGOTTEN_ANSWER)
+    ids = [
+        pk
+        for pk, body in records.values_list("pk", "body")
+        if (needles is None or needles.are_in_json(body))
+        and subjects & subjects_in(codec.loads(body, max_depth=10_000))
+    ]
+    return int(records.filter(pk__in=ids).update(body=FORGOTTEN_ANSWER))
+
+
+def redact_audit(
+    project_id: UUID,
+    objects: Iterable[str],
+    needles: Needles | None = None,
+    name: str = "",
+) -> int:
+    """Empty the audit entries about these objects, and any that holds a needle, or a
+    value that is `name`."""
     entries = AuditEntry.objects.in_project(project_id)
     ids = set(entries.filter(object__in=list(objects)).values_list("id", flat=True))
-    if needles:
-        ids |= _audit_with(project_id, needles)
+    if needles or name:
+        ids |= _audit_with(project_id, needles or Needles(()), name)
     if not ids:
         return 0
     with connection.cursor() as cursor:
@@ -74,7 +117,10 @@ def redact_audit(
     return redacted
 
 
-def _audit_with(project_id: UUID, needles: Needles) -> set[UUID]:
+def _audit_with(project_id: UUID, needles: Needles, name: str) -> set[UUID]:
+    def is_telling(text: str) -> bool:
+        return needles.are_in_json(text) or (bool(name) and codec.dumps(name) in text)
+
     entries = AuditEntry.objects.in_project(project_id).values_list(
         "id",
         Cast("before", TextField()),
@@ -84,7 +130,7 @@ def _audit_with(project_id: UUID, needles: Needles) -> set[UUID]:
     return {
         id_
         for id_, before, after, reason in entries.iterator(chunk_size=2000)
-        if any(needles.are_in_json(text) for text in (before, after) if text)
+        if any(is_telling(text) for text in (before, after) if text)
         or needles.are_in(reason)
     }
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from agentstate import codec
+from memory_app.recall.tokens import UNSPACED
 
 MARK = "[forgotten]"
 BLANK: dict[str, Any] = {"forgotten": True}
@@ -172,19 +173,27 @@ def map_strings(value: Any, clean: Callable[[str], str]) -> Any:
     return value if clean(shown) == shown else 0
 
 
+# A character of a word, but of no script without spaces: there, words have no bounds,
+# and one of another script ends where they begin.
+LETTER = rf"[^\W{UNSPACED}]"
+BEGINS, ENDS = rf"(?<!{LETTER})", rf"(?!{LETTER})"
 # An address, or a code: letters and digits that no word is made of.
+LETTERS = rf"(?:{LETTER}|[.+-])+"
+CODE = rf"{BEGINS}(?=(?:{LETTER}|-)*\d){LETTER}(?:{LETTER}|-){{2,}}(?<=\w){ENDS}"
 IDENTIFIER = re.compile(
-    r"[\w.+-]+@[\w-]+\.[\w.-]+|\+?\d[\d ().-]{5,}\d|\b(?=[\w-]*\d)[\w][\w-]{2,}[\w]\b"
+    rf"{LETTERS}@{LETTER}(?:{LETTER}|-)*\.{LETTERS}|\+?\d[\d ().-]{{5,}}\d|{CODE}"
 )
 # Several such one after another: "XX00 TEST 1234".
-CODE_RUN = re.compile(r"\b(?:[A-Z0-9]{2,}[ -])+[A-Z0-9]{2,}\b")
+CODE_RUN = re.compile(rf"{BEGINS}(?:[A-Z0-9]{{2,}}[ -])+[A-Z0-9]{{2,}}{ENDS}")
+WITHOUT_SPACES = re.compile(f"[{UNSPACED}]")
 VALUE = re.compile(r"(?:\b(?:is|are|was)\b|[:=])\s+(.{8,})$", re.IGNORECASE)
 
 
 def telling_parts(text: str) -> list[str]:
     """Return what of a fact's text is to be looked for elsewhere."""
-    whole = text.strip().rstrip(".!")
-    parts = [whole] if len(whole) >= 4 else []
+    whole = text.strip().rstrip(".!。！")
+    least = 3 if WITHOUT_SPACES.search(whole) else 4
+    parts = [whole] if len(whole) >= least else []
     parts += CODE_RUN.findall(text)
     parts += [part for part in IDENTIFIER.findall(text) if len(part) >= 4]
     if (found := VALUE.search(whole)) and " " in found[1]:
@@ -197,8 +206,12 @@ def telling_parts(text: str) -> list[str]:
     return list(dict.fromkeys(parts))
 
 
+def _bounds(character: str) -> bool:
+    return character.isalnum() and not WITHOUT_SPACES.match(character)
+
+
 def _pattern(part: str) -> str:
     words = [re.escape(word) for word in part.split()]
-    begins = r"(?<!\w)" if part[:1].isalnum() else ""
-    ends = r"(?!\w)" if part[-1:].isalnum() else ""
+    begins = BEGINS if _bounds(part[:1]) else ""
+    ends = ENDS if _bounds(part[-1:]) else ""
     return begins + r"\s+".join(words) + ends

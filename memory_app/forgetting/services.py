@@ -7,7 +7,7 @@ text. A place that could not be reached is named in it, never passed over.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-from uuid import UUID, uuid5
+from uuid import UUID
 
 from django.db import connection, transaction
 
@@ -94,11 +94,6 @@ class Outcome(NamedTuple):
 
     id: UUID
     status: str  # forgotten or not_found
-
-
-def answers_about(project_id: UUID, subject: str) -> UUID:
-    """Return the mark of stored answers that repeat what is known about a subject."""
-    return uuid5(project_id, f"memory:{subject}")
 
 
 @transaction.atomic
@@ -191,7 +186,7 @@ def _forget_traces(fact: Fact, needles: Needles, tally: Tally, actor: str) -> No
     tally.add_all(_named_counts(clean_sessions(sessions.values(), needles)))
     tally.add_all(elsewhere.clean_tables(project_id, ids, needles))
     runs.rehash_results(project_id, ids)
-    marks = [*ids, answers_about(project_id, fact.subject)]
+    marks = [*ids, elsewhere.answers_about(project_id, fact.subject)]
     tally.add(
         "access_idempotency", elsewhere.redact_answers(project_id, marks, needles)
     )
@@ -249,9 +244,12 @@ def _forget_facts(facts: Sequence[Fact], tally: Tally) -> None:
     for fact in facts:
         bury(fact, FORGOTTEN)
     needles = Needles(fact.fact for fact in facts)
-    marks = {answers_about(project_id, fact.subject) for fact in facts}
+    subjects = {fact.subject for fact in facts}
+    marks = {elsewhere.answers_about(project_id, subject) for subject in subjects}
     tally.add(
-        "access_idempotency", elsewhere.redact_answers(project_id, marks, needles)
+        "access_idempotency",
+        elsewhere.redact_answers(project_id, marks, needles)
+        + elsewhere.redact_shared_answers(project_id, subjects, needles),
     )
     objects = [f"memory:{id_}" for id_ in ids]
     tally.add("access_audit", elsewhere.redact_audit(project_id, objects))
@@ -358,14 +356,21 @@ def _forget_subject(
     objects += [f"artifact:{id_}" for id_ in artifact_ids(project_id, ids)]
     objects += [f"run:{id_}" for id_ in runs.run_ids(project_id, ids)]
     needles = Needles([*(fact.fact for fact in facts), subject])
-    tally.add("access_audit", elsewhere.redact_audit(project_id, objects, needles))
+    tally.add(
+        "access_audit",
+        elsewhere.redact_audit(project_id, objects, needles, name=subject),
+    )
     tally.add(
         "access_saved_views",
         forget_views(project_id, lambda s: s == subject or needles.are_in(s)),
     )
     _forget_facts(facts, tally)
-    marks = [*ids, answers_about(project_id, subject)]
-    tally.add("access_idempotency", elsewhere.redact_answers(project_id, marks))
+    marks = [*ids, elsewhere.answers_about(project_id, subject)]
+    tally.add(
+        "access_idempotency",
+        elsewhere.redact_answers(project_id, marks)
+        + elsewhere.redact_shared_answers(project_id, {subject}),
+    )
     Subject.objects.filter(project_id=project_id, subject=subject).delete()
     forget_index(project_id, subject)
     tally.kept.append(LOG_KEPT)

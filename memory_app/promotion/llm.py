@@ -21,7 +21,7 @@ from memory_app.policy import Policy
 from memory_app.promotion.candidates import Candidate, Extraction
 from memory_app.promotion.reading import USER, Utterance
 from memory_app.promotion.rules import COMMANDS
-from memory_app.recall.tokens import content_terms
+from memory_app.recall.tokens import UNSPACED, content_terms
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,9 @@ SCHEMA: dict[str, Any] = {
         }
     },
 }
-IDENTIFIER = re.compile(r"\S*\d\S*|\S+@\S+")
+# Of words that no spaces part, a number is a word of its own.
+PART = rf"[^\s{UNSPACED}]"
+IDENTIFIER = re.compile(rf"{PART}*\d{PART}*|{PART}+@{PART}+")
 
 
 class BadAnswer(Exception):

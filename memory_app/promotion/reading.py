@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from sessions_app import event_types as types
-from sessions_app.log import read_all
+from sessions_app.log import read_all, read_log
 from sessions_app.models import Session
 
 USER, ASSISTANT, TOOL = "user", "assistant", "tool"
@@ -37,6 +37,16 @@ def _spoken(session: Session, with_tools: bool) -> Iterator[Utterance]:
         text = text_of(event.payload.get("content"))
         if text.strip():
             yield Utterance(event.seq, role, text[:TEXT_MAX], event.created_at)
+
+
+def still_said(session: Session, utterance: Utterance) -> bool:
+    """Whether the log still holds what was read of it: it may have been forgotten."""
+    page = read_log(session, after_seq=utterance.seq - 1, limit=1)
+    return any(
+        event.seq == utterance.seq
+        and text_of(event.payload.get("content"))[:TEXT_MAX] == utterance.text
+        for event in page.events
+    )
 
 
 def text_of(content: Any) -> str:

@@ -24,8 +24,14 @@ from memory_app.models import Promotion, PromotionStatus
 from memory_app.policy import OFF, REVIEW, Policy, policy_of
 from memory_app.promotion import llm, rules
 from memory_app.promotion.candidates import Candidate, Extraction, Extractor
-from memory_app.promotion.reading import Utterance, utterances
-from memory_app.services import NewFact, Remembered, promote_fact
+from memory_app.promotion.reading import Utterance, still_said, utterances
+from memory_app.services import (
+    FORGOTTEN,
+    NewFact,
+    Remembered,
+    lock_subject,
+    promote_fact,
+)
 from sessions_app.errors import SessionNotFound
 from sessions_app.models import Session
 from sessions_app.services import append_event, get_session
@@ -141,7 +147,7 @@ def read_facts(said: list[Utterance], policy: Policy) -> Extraction:
 def _apply(
     session: Session, said: list[Utterance], extraction: Extraction, policy: Policy
 ) -> Result:
-    times = {utterance.seq: utterance.at for utterance in said}
+    by_seq = {utterance.seq: utterance for utterance in said}
     result = Result(notes=extraction.notes)
     for candidate in extraction.candidates:
         new = NewFact(
@@ -154,9 +160,10 @@ def _apply(
             agent=session.agent,
             seqs=candidate.seqs,
             confidence=candidate.confidence,
-            said_at=max(times[seq] for seq in candidate.seqs),
+            said_at=max(by_seq[seq].at for seq in candidate.seqs),
         )
-        _apply_one(session, new, _policy_for(candidate, policy), result)
+        quoted = [by_seq[seq] for seq in candidate.seqs]
+        _apply_one(session, new, quoted, _policy_for(candidate, policy), result)
     return result
 
 
@@ -166,12 +173,18 @@ def _policy_for(candidate: Candidate, policy: Policy) -> Policy:
     return replace(policy, promote={"user": REVIEW, "agent": REVIEW})
 
 
-def _apply_one(session: Session, new: NewFact, policy: Policy, result: Result) -> None:
+def _apply_one(
+    session: Session,
+    new: NewFact,
+    quoted: list[Utterance],
+    policy: Policy,
+    result: Result,
+) -> None:
     if policy.promote.get(new.source_kind, REVIEW) == OFF:
         result.drop("off by policy")
         return
     try:
-        found = promote_fact(session.project_id, new, actor=ACTOR, policy=policy)
+        found = _promote_quoted(session, new, quoted, policy)
     except SubjectForgotten as exc:
         result.drop(str(exc.extra.get("cause", "forgotten")))
         return
@@ -180,6 +193,21 @@ def _apply_one(session: Session, new: NewFact, policy: Policy, result: Result) -
         return
     result.count(found.outcome)
     result.facts.append(found)
+
+
+@transaction.atomic
+def _promote_quoted(
+    session: Session, new: NewFact, quoted: list[Utterance], policy: Policy
+) -> Remembered | None:
+    # The subject first: whoever forgets holds it until all is gone, so what is read
+    # from here on is what remains.
+    lock_subject(session.project_id, new.subject)
+    now = Session.objects.filter(project_id=session.project_id, id=session.pk).first()
+    if now is None or now.subject != new.subject:
+        raise SubjectForgotten(cause=FORGOTTEN)
+    if not all(still_said(now, utterance) for utterance in quoted):
+        raise SubjectForgotten(cause=FORGOTTEN)
+    return promote_fact(session.project_id, new, actor=ACTOR, policy=policy)
 
 
 def _finish_done(

@@ -29,6 +29,8 @@ PAIRED_RANGES = (
     (0xF900, 0xFAFF),
     (0x20000, 0x3134F),
 )
+# The same, for within the brackets of a regular expression.
+UNSPACED = "".join(f"{chr(first)}-{chr(last)}" for first, last in PAIRED_RANGES)
 # Marks that a reader may leave out: accents, Arabic and Hebrew vowels.
 DROPPED_MARKS = (
     (0x0300, 0x036F),

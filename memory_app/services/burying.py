@@ -2,6 +2,7 @@
 
 from uuid import UUID
 
+from agentstate.clock import db_now
 from memory_app.errors import SubjectForgotten
 from memory_app.models import Fact, ForgottenSource, Tombstone
 from memory_app.services.told import NewFact
@@ -39,9 +40,13 @@ def bury_text(fact: Fact, cause: str) -> None:
                 signature=secret_hash(signature(fact.fact)),
                 memory_id=fact.id,
                 cause=cause,
+                created_at=db_now(),
             )
         ],
-        ignore_conflicts=True,
+        # A text that the fact had before, and lost by a correction, counts from now.
+        update_conflicts=True,
+        unique_fields=["project", "memory_id", "content_hash"],
+        update_fields=["cause", "signature", "created_at"],
     )
 
 

@@ -102,7 +102,9 @@ def approve(
     if fact.status not in (Status.PROPOSED, Status.REJECTED):
         raise BadMove(f"A fact that is {fact.status} cannot be approved.")
     rivals = rivals_of(fact)
-    Tombstone.objects.filter(project_id=project_id, memory_id=fact.id).delete()
+    # What was corrected stays corrected.
+    stones = Tombstone.objects.filter(project_id=project_id, memory_id=fact.id)
+    stones.filter(cause=REJECTED).delete()
     ForgottenSource.objects.filter(project_id=project_id, memory_id=fact.id).delete()
     fact.settled_at = db_now()
     values = {"status": Status.ACTIVE, "conflicts_with": None, "settled_by": actor}

@@ -1,10 +1,14 @@
 """What was forgotten is gone, wherever it was, and what remains still holds."""
 
+from dataclasses import replace
+from datetime import timedelta
+from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
 from django.db import connection, transaction
 
+from agentstate.clock import db_now
 from agentstate.ids import new_id
 from memory_app.embedding import embedders, reembed
 from memory_app.models import FactEmbedding
@@ -408,3 +412,144 @@ def test_runs_are_forgotten_with_their_session(api, project, scope):
     shown = api.get(f"/api/v1/runs/{run}").json
     assert shown["state"] in ("waiting", "running", "queued")
     assert shown["step_count"] == 4
+
+
+def test_an_answer_about_several_subjects_is_forgotten_for_each(api):
+    word = sentinel()
+    given = [
+        {"fact": "Likes tea", "subject": "u-1"},
+        {"fact": f"Badge is {word}", "subject": "u-2"},
+        {"fact": f"Door code is {word}9", "subject": "u-3"},
+    ]
+    made = api.post(
+        "/api/v1/memory/import", {"data": given}, headers={"Idempotency-Key": "many"}
+    )
+    assert made.status_code == 200, made
+    items = [
+        {"op": "correct", "id": f["id"], "expected_version": 1, "pinned": True}
+        for f in made.json["items"]
+    ]
+    bulk = api.post(
+        "/api/v1/memory/bulk", {"items": items}, headers={"Idempotency-Key": "bulk"}
+    )
+    assert bulk.status_code == 200, bulk
+    forget(api, items[2]["id"])
+    assert api.post("/api/v1/subjects/u-2/forget", {}).status_code == 200
+    assert places_with(word) == []
+
+
+def test_a_short_name_is_forgotten_too(api):
+    name = f"Q{uuid4().hex[:2]}"
+    remember(api, "Likes tea", subject=name)
+    assert api.get(f"/api/v1/subjects/{name}/export").status_code == 200
+    assert api.post(f"/api/v1/subjects/{name}/forget", {}).status_code == 200
+    entries = api.get("/api/v1/audit", params={"action": "subject.exported"}).json
+    assert entries["items"] and not any(e["after"] for e in entries["items"])
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "a/forget", "名前/🙂", "a?b#c%20d"])
+def test_a_subject_of_any_name_is_forgotten(api, name):
+    remember(api, "Likes tea", subject=name)
+    path = f"/api/v1/subjects/{quote(name, safe='')}"
+    assert len(api.get(f"{path}/export").json["facts"]) == 1
+    assert api.post(f"{path}/consolidate").status_code == 200
+    assert api.post(f"{path}/forget", {}).json["forgotten"] == 1
+
+
+@pytest.mark.parametrize(
+    "fact, said, gone",
+    [
+        ("护照号码是{}", "请记住我的护照号码是{}谢谢", "{}"),
+        ("护照号码是{}", "好的，护照{}已记下。", "{}"),
+        ("パスワードは{}です", "パスワードは{}ですよね", "{}"),
+        ("猫のたまが大好き", "私は猫のたまが大好きですよ", "猫のたまが大好き"),
+        ("住在杭州西湖区", "他说他住在杭州西湖区的房子里", "住在杭州西湖区"),
+        ("ชอบกาแฟเย็น", "ฉันชอบกาแฟเย็นมาก", "ชอบกาแฟเย็น"),
+        ("여권 번호는 {}", "여권 번호는 {}입니다", "{}"),
+        ("رقم جوازي {}", "رقم جوازي {}، شكرا", "{}"),
+    ],
+)
+def test_what_stands_in_running_text_is_found_in_any_script(api, fact, said, gone):
+    code = f"E{uuid4().int % 10**8:08}"
+    session = open_session(api)
+    [seq] = say(api, session, said.format(code))
+    made = remember(api, fact.format(code))
+    forget(api, made["id"], scope="everywhere")
+    assert places_with(gone.format(code)) == []
+
+
+def test_a_promotion_under_way_brings_nothing_back(api, project, monkeypatch):
+    from memory_app.promotion import services
+    from tests.memory_app.test_promotion import promote, promotions
+
+    word = sentinel()
+    session = open_session(api, subject="u-gone")
+    say(api, session, f"My badge number is {word}.", "I prefer tea.")
+    close(api, session)
+    read = services.EXTRACTORS["rules"]
+
+    def forgotten_meanwhile(said, policy):
+        found = read(said, policy)
+        assert api.post("/api/v1/subjects/u-gone/forget", {}).status_code == 200
+        return found
+
+    monkeypatch.setitem(services.EXTRACTORS, "rules", forgotten_meanwhile)
+    assert len(promotions(api, session)) == 1
+    done = promote(api, session)
+    assert done["result"]["dropped"] == {"forgotten": 2}
+    assert facts(api, subject="u-gone") == [] and places_with(word) == []
+
+
+def test_a_promotion_under_way_takes_nothing_from_blanked_events(
+    api, project, monkeypatch
+):
+    from memory_app.promotion import services
+    from tests.memory_app.test_promotion import promote
+
+    session = open_session(api)
+    [seq, _] = say(api, session, "I prefer tea. My name is Kim Lee.", "I prefer jam.")
+    fact = remember(api, "Tea it is", source={"session": session, "seqs": [seq]})
+    close(api, session)
+    read = services.EXTRACTORS["rules"]
+
+    def forgotten_meanwhile(said, policy):
+        found = read(said, policy)
+        forget(api, fact["id"], scope="everywhere")
+        return found
+
+    monkeypatch.setitem(services.EXTRACTORS, "rules", forgotten_meanwhile)
+    assert promote(api, session)["result"]["dropped"] == {"forgotten": 2}
+    assert texts(facts(api)) == ["Prefers jam"]
+
+
+def test_approving_again_does_not_lift_a_correction(api, project):
+    from memory_app.errors import SubjectForgotten
+    from memory_app.policy import Policy
+
+    fact = remember(api, "Prefers tea")
+    path = f"/api/v1/memory/{fact['id']}"
+    body = {"fact": "Prefers coffee", "expected_version": 1}
+    assert api.patch(path, body).status_code == 200
+    for version, move in ((2, "reject"), (3, "approve")):
+        answer = api.post(f"{path}/{move}", {"expected_version": version})
+        assert answer.status_code == 200, answer
+    old = NewFact("u-100", "Prefers tea", session="s-0", seqs=(1,))
+    old = replace(old, said_at=db_now() - timedelta(days=1))
+    with pytest.raises(SubjectForgotten):
+        promote_fact(project.id, old, actor="system", policy=Policy())
+
+
+def test_what_was_corrected_and_rejected_then_stays_away(api, project):
+    """A text that a fact had before, has again, and loses for good."""
+    from memory_app.errors import SubjectForgotten
+    from memory_app.policy import Policy
+
+    fact = remember(api, "Prefers tea")
+    path = f"/api/v1/memory/{fact['id']}"
+    for version, text in ((1, "Prefers coffee"), (2, "Prefers tea")):
+        body = {"fact": text, "expected_version": version}
+        assert api.patch(path, body).status_code == 200
+    forget(api, fact["id"])
+    new = NewFact("u-100", "Prefers tea", session="s-9", seqs=(1,), said_at=db_now())
+    with pytest.raises(SubjectForgotten):
+        promote_fact(project.id, new, actor="system", policy=Policy())
