@@ -1,7 +1,7 @@
 """Do things at the same moment, on connections of their own."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,14 +10,43 @@ from django.db import connection
 
 def at_once(*calls: Callable[[], Any]) -> list[Any]:
     """Call all at the same moment, each in a thread, and return what they return."""
-    barrier = threading.Barrier(len(calls))
+    [answers] = each_at_once([()], *calls)
+    return answers
 
-    def run(call: Callable[[], Any]) -> Any:
+
+def each_at_once(
+    rounds: Sequence[Sequence[Any]],
+    *calls: Callable[..., Any],
+    before: Callable[..., object] = lambda *_: None,
+) -> list[list[Any]]:
+    """Call all at the same moment with a round's arguments, then with the next one's.
+
+    Returns a list for each round. Threads and their connections last for all of them,
+    and no call begins a round before all have ended the last and `before` is done.
+    """
+    coming = iter(rounds)
+    barrier = threading.Barrier(len(calls), lambda: before(*next(coming)))
+
+    def run(call: Callable[..., Any]) -> list[Any]:
+        answers = []
         try:
-            barrier.wait(30)
-            return call()
+            for arguments in rounds:
+                barrier.wait(60)
+                answers.append(call(*arguments))
+            return answers
+        except BaseException:
+            barrier.abort()  # nobody waits for what does not come
+            raise
         finally:
             connection.close()
 
     with ThreadPoolExecutor(len(calls)) as pool:
-        return [future.result() for future in [pool.submit(run, c) for c in calls]]
+        futures = [pool.submit(run, call) for call in calls]
+    raised = [error for future in futures if (error := future.exception())]
+    # A broken barrier only follows from what broke it.
+    raised.sort(key=lambda error: isinstance(error, threading.BrokenBarrierError))
+    if raised:
+        raise raised[0]
+    return [
+        list(answers) for answers in zip(*(f.result() for f in futures), strict=True)
+    ]

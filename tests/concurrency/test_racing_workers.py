@@ -3,14 +3,18 @@
 import itertools
 import random
 import threading
+from collections import Counter
 
 import pytest
+from django.db import connection
 
+from runs_app.models import Run, Step
+from runs_app.reads import read_results
+from runs_app.results import result_hash
 from runs_app.sweeps import sweep
-from tests.concurrency.racing import at_once
-from tests.runs_app.conftest import log_holds  # noqa: F401
+from tests.concurrency.racing import at_once, each_at_once
+from tests.runs_app.conftest import held, log_holds  # noqa: F401
 
-ROUNDS = 12
 OUTCOMES = ["done", "cancelled", "failed"]
 END_EVENTS = {"run.succeeded", "run.failed", "run.cancelled"}
 
@@ -19,9 +23,73 @@ def fan(count, **fields):
     return [{"tool": "a", "depends_on": []} | fields for _ in range(count)]
 
 
-@pytest.fixture(params=[ROUNDS, pytest.param(10_000, marks=pytest.mark.soak)])
-def rounds(request):
-    return range(request.param)
+class Lots:
+    """Races in lots: a lot has a run in each of the sessions, and a race in each run.
+
+    Sessions, and what only prepares a race or looks how it ended, are shared by many,
+    so that ten thousand races take minutes. Each race is of its own all the same.
+    """
+
+    def __init__(self, runs, sessions, lots):
+        self.runs = runs
+        self.sessions = [runs.session() for _ in range(sessions)]
+        self.lots = lots
+        self.firsts = Counter()  # what tells which of two was first, and how often
+
+    def of(self, steps, **fields):
+        """Yield lots of runs with these steps; the runs of the last have ended."""
+        for _ in range(self.lots):
+            yield [
+                self.runs.create(steps, session=session, **fields)["id"]
+                for session in self.sessions
+            ]
+
+
+@pytest.fixture(
+    params=[(4, 3), pytest.param((50, 200), marks=pytest.mark.soak)],
+    ids=["12", "10000"],
+)
+def lots(request, runs):
+    lots = Lots(runs, *request.param)
+    yield lots
+    print(f"which was first: {dict(lots.firsts)}")
+    if lots.firsts.total() > 1000:  # where one is always first there is no race
+        assert len(lots.firsts) == 2 and min(lots.firsts.values()) > 100
+
+
+def claim_all(work, lot, **wanted):
+    """Claim the one step of each run, in the order of the runs."""
+    claimed = {step["run"]: step for step in work.claim(max=len(lot), **wanted)}
+    assert set(claimed) == set(lot)
+    return [claimed[run] for run in lot]
+
+
+def rows_of(lot):
+    """The runs as they are, each with its steps."""
+    runs = {str(run.id): (run, []) for run in Run.objects.filter(id__in=lot)}
+    for step in Step.objects.filter(run_id__in=lot).order_by("index"):
+        runs[str(step.run_id)][1].append(step)
+    return [runs[run] for run in lot]
+
+
+def end_of_lease(step):
+    """Time comes for this lease alone."""
+    be_due("agent_step_leases SET lease_until", step["step"])
+
+
+def end_of_time(step):
+    """Time comes for the attempt alone, however long its lease is."""
+    be_due("agent_step_leases SET ends_at", step["step"])
+
+
+def end_of_wait(step):
+    be_due("agent_timers SET due_at", step)
+
+
+def be_due(what, step):
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE {what} = agentstate_now() WHERE step_id = %s", [step])
+        assert cursor.rowcount == 1
 
 
 @pytest.mark.parametrize("outcomes", [*itertools.product(OUTCOMES, repeat=3)])
@@ -65,29 +133,32 @@ def test_each_step_is_claimed_by_one_worker(runs, work):
     assert len(claimed) == len(set(claimed)) == 100
 
 
-def test_04_a_rescue_and_a_completion_at_the_same_moment(
-    runs, work, clock, project, rounds
-):
-    for _ in rounds:
-        run = runs.create(["a"])
-        step = work.claim_one(lease_s=10)
-        clock.advance(seconds=11)
-        [completed, _] = at_once(
-            lambda: work.complete(step, "late"),  # noqa: B023
-            lambda: sweep(project.id),
+def test_04_a_rescue_and_a_completion_at_the_same_moment(work, project, lots):
+    for lot in lots.of(["a"]):
+        steps = claim_all(work, lot)
+        answers = each_at_once(
+            [(step,) for step in steps],
+            lambda step: work.complete(step, "late"),
+            lambda _: sweep(project.id),
+            before=end_of_lease,
         )
-        shown = runs.get(run)["steps"][0]
-        if completed["ok"]:
-            assert (shown["state"], shown["result"], shown["lost"]) == (
-                "done",
-                "late",
-                0,
-            )
-        else:
-            assert completed["code"] == "lease_lost"
-            assert (shown["state"], shown["lost"]) == ("pending", 1)
-            assert work.complete(work.claim_one(run=run["id"]))["ok"]
-        assert runs.get(run)["state"] == "succeeded"
+        refused = []
+        for (completed, _), (_, [step]) in zip(answers, rows_of(lot), strict=True):
+            lots.firsts[completed["ok"]] += 1
+            if completed["ok"]:
+                assert (step.state, step.lost) == ("done", 0)
+                assert bytes(step.result_hash) == result_hash("late")
+            else:
+                assert completed["code"] == "lease_lost"
+                assert (step.state, step.lost) == ("pending", 1)
+                refused.append(str(step.run_id))
+        rescued = claim_all(work, refused) if refused else []
+        assert all(item["ok"] for item in end_all(work, rescued))
+        assert {run.state for run, _ in rows_of(lot)} == {"succeeded"}
+
+
+def end_all(work, steps):
+    return work.end("complete", *map(held, steps)) if steps else []
 
 
 @pytest.mark.parametrize("steps", [120, pytest.param(3000, marks=pytest.mark.soak)])
@@ -141,69 +212,99 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("other", ALLOWED)
-def test_05_a_completion_at_the_same_moment_as(
-    runs, api, work, clock, project, other, rounds
-):
-    for _ in rounds:
-        run = runs.create([{"tool": "a", "timeout_s": 5}])
-        step = work.claim_one(lease_s=60)
+def test_05_a_completion_at_the_same_moment_as(runs, api, work, project, other, lots):
+    def rival(step):
         if other == "timeout":
-            clock.advance(seconds=6)
-            rival = lambda: sweep(project.id)  # noqa: E731
-        else:
-            path = f"/api/v1/runs/{run['id']}/{other}"
-            rival = lambda: api.post(path, {})  # noqa: B023, E731
-        [completed, _] = at_once(lambda: work.complete(step), rival)  # noqa: B023
-        ended = runs.get(run)
-        pair = (ended["state"], ended["steps"][0]["state"])
-        # The completion came first: then the run had ended, and there was nothing left.
-        assert pair in ALLOWED[other] | {("succeeded", "done")}
-        assert completed["ok"] == (pair[1] == "done")
-        if ended["state"] not in ("succeeded", "cancelled"):
-            runs.move(run, "cancel")
+            return sweep(project.id)
+        return api.post(f"/api/v1/runs/{step['run']}/{other}", {})
 
-
-def test_20_a_signal_at_the_same_moment_as_the_wait_begins(runs, work, api, rounds):
-    for _ in rounds:
-        run = runs.create(["a", {"signal": {"name": "go"}}, "b"])
-        step = work.claim_one(run=run["id"])
-        path = f"/api/v1/runs/{run['id']}/signals/go"
-        at_once(
-            lambda: work.complete(step),  # noqa: B023
-            lambda: api.post(path, {"payload": 1}),  # noqa: B023
+    for lot in lots.of([{"tool": "a", "timeout_s": 600}]):
+        answers = each_at_once(
+            [(step,) for step in claim_all(work, lot, lease_s=3600)],
+            work.complete,
+            rival,
+            before=end_of_time if other == "timeout" else lambda _: None,
         )
-        assert runs.states(run) == ["done", "done", "pending"]
-        runs.move(run, "cancel")
+        for (completed, rivals), (run, [step]) in zip(
+            answers, rows_of(lot), strict=True
+        ):
+            lots.firsts[getattr(rivals, "status_code", completed["ok"])] += 1
+            # The completion came first: then the run had ended, and there was nothing
+            # left.
+            pair = (run.state, step.state)
+            assert pair in ALLOWED[other] | {("succeeded", "done")}
+            assert completed["ok"] == (step.state == "done")
+            if run.state not in ("succeeded", "cancelled"):
+                runs.move(str(run.id), "cancel")
 
 
-def test_22_an_approval_at_the_moment_it_times_out(runs, api, clock, project, rounds):
-    for _ in rounds:
-        run = runs.create(
-            [{"tool": "a", "requires_approval": True, "approval_timeout_s": 5}]
+def test_20_a_signal_at_the_same_moment_as_the_wait_begins(work, api, runs, lots):
+    for lot in lots.of(["a", {"signal": {"name": "go"}}, "b"]):
+        answers = each_at_once(
+            [(step,) for step in claim_all(work, lot)],
+            work.complete,
+            lambda step: api.post(
+                f"/api/v1/runs/{step['run']}/signals/go", {"payload": 1}
+            ),
         )
-        clock.advance(seconds=6)
-        path = f"/api/v1/steps/{run['steps'][0]['id']}/approve"
-        [answer, _] = at_once(lambda: api.post(path, {}), lambda: sweep(project.id))  # noqa: B023
-        if answer.status_code == 200:
-            assert runs.states(run) == ["pending"]
-            runs.move(run, "cancel")
-        else:
-            assert answer.json["code"] == "wrong_state"
-            assert runs.get(run)["state"] == "failed"
+        for (completed, _), (_, steps) in zip(answers, rows_of(lot), strict=True):
+            lots.firsts[completed["run_state"]] += 1
+            assert [step.state for step in steps] == ["done", "done", "pending"]
+            assert read_results(steps[1:2]) == {steps[1].result_seq: 1}
+        assert all(item["ok"] for item in end_all(work, claim_all(work, lot)))
 
 
-def test_lists_that_cross_do_not_wait_for_each_other(runs, work, rounds):
-    for _ in rounds:
-        made = [runs.create(fan(4)) for _ in range(3)]
-        steps = [s for run in made for s in work.claim(run=run["id"], max=4)]
-        held = [{"step": s["step"], "lease_token": s["lease_token"]} for s in steps]
-        answers = at_once(
-            lambda: work.end("complete", *held[::2]),  # noqa: B023
-            lambda: work.end("heartbeat", *held[::-1]),  # noqa: B023
-            lambda: work.end("complete", *held[1::2][::-1]),  # noqa: B023
+def test_22_an_approval_at_the_moment_it_times_out(work, api, project, lots):
+    plan = [{"tool": "a", "requires_approval": True, "approval_timeout_s": 600}]
+    for lot in lots.of(plan):
+        answers = each_at_once(
+            [(str(step.id),) for _, [step] in rows_of(lot)],
+            lambda step: api.post(f"/api/v1/steps/{step}/approve", {}),
+            lambda _: sweep(project.id),
+            before=end_of_wait,
         )
-        assert all(item["ok"] for item in answers[0] + answers[2])
-        assert {runs.get(run)["state"] for run in made} == {"succeeded"}
+        approved = []
+        for (answer, _), (run, [step]) in zip(answers, rows_of(lot), strict=True):
+            lots.firsts[answer.status_code] += 1
+            if answer.status_code == 200:
+                assert step.state == "pending"
+                approved.append(str(run.id))
+            else:
+                assert answer.json["code"] == "wrong_state"
+                assert (run.state, step.state) == ("failed", "failed")
+        steps = claim_all(work, approved) if approved else []
+        assert all(item["ok"] for item in end_all(work, steps))
+
+
+def test_lists_that_cross_do_not_wait_for_each_other(runs, work, lots):
+    """In each race three lists that name steps of the same three runs."""
+    races = len(lots.sessions)
+    for _ in range(lots.lots):
+        made = [
+            runs.create(fan(4 * races), session=session, window=1000)["id"]
+            for session in lots.sessions[:3]
+        ]
+        of_runs = [[held(step) for step in claim_run(work, run)] for run in made]
+        lists = [
+            [step for steps in of_runs for step in steps[at : at + 4]]
+            for at in range(0, 4 * races, 4)
+        ]
+        answers = each_at_once(
+            [(steps,) for steps in lists],
+            lambda steps: work.end("complete", *steps[::2]),
+            lambda steps: work.end("heartbeat", *steps[::-1]),
+            lambda steps: work.end("complete", *steps[1::2][::-1]),
+        )
+        for first, _, last in answers:
+            assert all(item["ok"] for item in first + last)
+        assert {run.state for run, _ in rows_of(made)} == {"succeeded"}
+
+
+def claim_run(work, run):
+    steps = []
+    while claimed := work.claim(run=run, max=100):
+        steps += claimed
+    return steps
 
 
 def test_23_never_two_holders_of_a_limit_of_one(runs, api, work, project):

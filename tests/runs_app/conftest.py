@@ -84,11 +84,16 @@ class Runs:
         return [step["state"] for step in self.get(run)["steps"]]
 
     def events(self, run: Any) -> list[dict[str, Any]]:
-        session = self.get(run)["session"]
-        answer = self.api.get(
-            f"/api/v1/sessions/{session}/events", params={"limit": 1000}
-        )
-        return [e for e in answer.json["items"] if e["run"] == id_of(run)]
+        """All events of the run, of however long a log."""
+        path = f"/api/v1/sessions/{self.get(run)['session']}/events"
+        found: list[dict[str, Any]] = []
+        query = {"limit": 1000}
+        while True:
+            page = self.api.get(path, params=query).json
+            found += [e for e in page["items"] if e["run"] == id_of(run)]
+            if page["next"] is None:
+                return found
+            query["cursor"] = page["next"]
 
 
 def plan(steps: Any) -> list[dict[str, Any]]:
