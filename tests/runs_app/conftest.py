@@ -115,6 +115,17 @@ def work(runs: Runs) -> Work:
     return runs.work
 
 
+@pytest.fixture
+def giver(runs: Runs) -> Any:
+    """Make a run with a budget, to be handed on."""
+    from tests.runs_app.branches import Branch
+
+    def make(steps: int = 10, **budget: Any) -> Any:
+        return Branch.begin(runs, steps, budget=budget)
+
+    return make
+
+
 @pytest.fixture(autouse=True)
 def log_holds(project: Any) -> Any:
     """After each test the log tells the same as the rows, all of them in place."""

@@ -9,77 +9,9 @@ import pytest
 from agentstate.processes import wait_until
 from runs_app.models import Run
 from tests.concurrency.racing import at_once
-from tests.context_app.handoffs import child
 from tests.fixtures import Api
+from tests.runs_app.branches import Branch, fan
 from tests.runs_app.conftest import held
-
-
-def fan(count):
-    return [{"tool": "a", "depends_on": []} for _ in range(count)]
-
-
-class Branch:
-    """A run as its own worker sees it, and what is handed on from it."""
-
-    def __init__(self, runs, run, api=None):
-        self.runs, self.id = runs, run
-        self.api = api or runs.api
-
-    def work(self, **usage):
-        """Claim one step and complete it; False if there was none to be had."""
-        claim = {"worker": "w", "run": self.id}
-        steps = self.api.post("/api/v1/steps/claim", claim).json["steps"]
-        for step in steps:
-            item = {"step": step["step"], "lease_token": step["lease_token"]}
-            items = [item | {"result": 1, "usage": usage}]
-            answer = self.api.post("/api/v1/steps/complete", {"items": items})
-            assert answer.json["items"][0]["ok"], answer
-        return bool(steps)
-
-    def add(self, steps):
-        version = self.api.get(f"/api/v1/runs/{self.id}").json["plan_version"]
-        body = {"plan_version": version, "append": steps}
-        answer = self.api.post(f"/api/v1/runs/{self.id}/plan", body)
-        assert answer.status_code == 200, answer
-
-    def hand_on(self, steps=10, **constraints):
-        body = {"agent": "b", "task": "t", "constraints": constraints}
-        answer = self.api.post(f"/api/v1/runs/{self.id}/handoffs", body)
-        assert answer.status_code == 201, answer
-        below = Branch(self.runs, answer.json["child_run"], child(answer.json))
-        below.handoff = f"/api/v1/handoffs/{answer.json['id']}"
-        below.api.post(f"{below.handoff}/accept", {"by": "b-1"})
-        below.add(fan(steps))
-        return below
-
-    def give_back(self):
-        answer = self.api.post(f"{self.handoff}/result", {"summary": "Done"})
-        assert answer.status_code == 200, answer
-        self.runs.api.post(f"/api/v1/runs/{self.id}/cancel", {})
-        assert self.run["state"] in ("succeeded", "cancelled")
-
-    @property
-    def run(self):
-        return self.runs.get(self.id)
-
-    def charges(self):
-        told = [e for e in self.runs.events(self.id) if e["type"] == "run.charged"]
-        names = ("child", "tool_calls", "tokens", "cost")
-        return [tuple(e["payload"][name] for name in names) for e in told]
-
-    def refusal(self):
-        """Why its last claim got nothing."""
-        assert not self.work()
-        error = self.run["error"]
-        return error["code"], error["budget"], error["run"]
-
-
-@pytest.fixture
-def giver(runs):
-    def make(steps=10, **budget):
-        return Branch(runs, runs.create(fan(steps), budget=budget)["id"])
-
-    return make
 
 
 @pytest.mark.parametrize(
