@@ -32,6 +32,14 @@ WITH RECURSIVE tree AS (
     SELECT id, key, agent, state, 0 AS depth, ARRAY[id] AS path
     FROM agent_runs WHERE project_id = %(project)s AND id = %(root)s
     UNION ALL
+    (SELECT r.id, r.key, r.agent, r.state, 1, ARRAY[o.id, r.id]
+    FROM agent_runs o JOIN agent_runs r
+      ON r.project_id = %(project)s AND r.root_run_id = o.id
+    WHERE o.project_id = %(project)s AND o.id = %(root)s AND NOT EXISTS (
+        SELECT FROM agent_runs p
+        WHERE p.project_id = %(project)s AND p.id = r.parent_run_id)
+    LIMIT %(most)s)
+    UNION ALL
     SELECT r.id, r.key, r.agent, r.state, t.depth + 1, t.path || r.id
     FROM tree t JOIN agent_runs r
       ON r.project_id = %(project)s AND r.parent_run_id = t.id
@@ -47,7 +55,10 @@ ORDER BY f.path
 
 
 def tree_of(run: Run) -> list[Branch]:
-    """Return the tree that `run` is in, each run below its parent; empty if alone."""
+    """Return the tree that `run` is in, each run below its parent; empty if alone.
+
+    One whose parent was erased stands below the root.
+    """
     with connection.cursor() as cursor:
         cursor.execute(
             TREE,

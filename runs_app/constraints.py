@@ -13,7 +13,7 @@ from access_app.scopes import (
     SESSIONS_WRITE,
 )
 from agentstate.errors import FieldError
-from runs_app.models import Run
+from runs_app.models import ErasedRun, Run
 from runs_app.reads import spent_by
 
 SCOPES = (SESSIONS_READ, SESSIONS_WRITE, RUNS_READ, RUNS_WRITE, RUNS_WORK)
@@ -70,17 +70,22 @@ def _limit(run: Run, taken: Any, wanted: Constraints, name: str) -> Any | None:
 def _taken(run: Run) -> dict[str, Any]:
     """What is gone of each of the run's limits.
 
-    A child takes all that it may use, until it has ended; then what it used.
+    A child takes all that it may use, until it has ended or was erased; then what it
+    used.
     """
-    children = Run.objects.filter(
-        project_id=run.project_id, parent_run_id=run.id, is_charged=False
-    )
+    below = {"project_id": run.project_id, "parent_run_id": run.id}
+    children: list[Run | ErasedRun] = [
+        *Run.objects.filter(**below, is_charged=False),
+        *ErasedRun.objects.filter(**below),
+    ]
+    spent = spent_by(run.project_id, [child.id for child in children])
     taken = {use: getattr(run, use) + getattr(run, f"below_{use}") for use in USES}
     for child in children:
-        spent = spent_by(child)
+        is_over = isinstance(child, ErasedRun) or child.has_ended
         for limit_name, use in SPENT.items():
-            limit = None if child.has_ended else getattr(child, limit_name)
-            whole = spent[use] if limit is None else max(limit, spent[use])
+            limit = None if is_over else getattr(child, limit_name)
+            used = spent[child.id][use]
+            whole = used if limit is None else max(limit, used)
             taken[use] += whole - getattr(child, f"charged_{use}")
     return taken
 

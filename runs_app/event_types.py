@@ -42,8 +42,8 @@ RUN_EVENTS = (
     _known("run.signalled", "A signal was sent to it.", name="paid", payload={}),
     _known(
         "run.charged",
-        "A run below it has ended, and counts against its budget with what it and all "
-        "below it have used.",
+        "A run below it has ended or was erased, and counts against its budget with "
+        "what it and all below it have used.",
         child="0199b2a0-9d04-7f99-9c8d-6e7f8091a2b3",
         tool_calls=3,
         tokens=1200,

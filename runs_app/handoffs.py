@@ -29,6 +29,7 @@ from runs_app.errors import (
     HandoffTaken,
     HandoffTooDeep,
     ResultDiffers,
+    RunNotFound,
     WrongState,
 )
 from runs_app.models import Handoff, HandoffStatus, Run, Step
@@ -393,7 +394,7 @@ def _complete(
 
 
 def _end_child(project_id: UUID, run_id: UUID, handoff_id: UUID, actor: str) -> None:
-    with suppress(WrongState):
+    with suppress(WrongState, RunNotFound):
         send_signal(
             project_id, run_id, RESULT, {}, signal_id=str(handoff_id), actor=actor
         )
@@ -439,7 +440,7 @@ def give_up(handoff: Handoff, status: HandoffStatus, reason: str, actor: str) ->
 
 
 def _stop_child(project_id: UUID, run_id: UUID, reason: str) -> None:
-    with suppress(WrongState):
+    with suppress(WrongState, RunNotFound):
         cancel_run(project_id, run_id, reason=reason)
 
 

@@ -126,15 +126,39 @@ RULES = {
                 OR r.charged_cost <> r.cost + r.below_cost)
     """,
     "a run is charged what its children were; those erased count on": """
-        SELECT r.project_id, 'run ' || r.id FROM agent_runs r
-          JOIN (SELECT c.project_id, c.parent_run_id,
+        SELECT r.project_id, 'run ' || r.id
+          FROM (SELECT c.project_id, c.parent_run_id,
                        sum(c.charged_tool_calls) AS calls,
                        sum(c.charged_tokens) AS tokens, sum(c.charged_cost) AS cost
-                  FROM agent_runs c WHERE c.parent_run_id IS NOT NULL
+                  FROM (SELECT x.project_id, x.parent_run_id, x.charged_tool_calls,
+                               x.charged_tokens, x.charged_cost FROM agent_runs x
+                        UNION ALL
+                        SELECT e.project_id, e.parent_run_id, e.charged_tool_calls,
+                               e.charged_tokens, e.charged_cost
+                          FROM agent_erased_runs e) c
+                 WHERE c.parent_run_id IS NOT NULL
                  GROUP BY c.project_id, c.parent_run_id) c
-            ON c.project_id = r.project_id AND c.parent_run_id = r.id
-         WHERE r.below_tool_calls < c.calls OR r.below_tokens < c.tokens
-            OR r.below_cost < c.cost
+          JOIN (SELECT x.project_id, x.id, x.below_tool_calls AS calls,
+                       x.below_tokens AS tokens, x.below_cost AS cost
+                  FROM agent_runs x
+                UNION ALL
+                SELECT e.project_id, e.id, e.tool_calls, e.tokens, e.cost
+                  FROM agent_erased_runs e) r
+            ON r.project_id = c.project_id AND r.id = c.parent_run_id
+         WHERE r.calls < c.calls OR r.tokens < c.tokens OR r.cost < c.cost
+    """,
+    "what is kept of a run that was erased is charged no more than it used": """
+        SELECT e.project_id, 'run ' || e.id FROM agent_erased_runs e
+         WHERE e.charged_tool_calls > e.tool_calls OR e.charged_tokens > e.tokens
+            OR e.charged_cost > e.cost
+            OR EXISTS (SELECT FROM agent_runs r
+                        WHERE r.id = e.id AND r.project_id = e.project_id)
+    """,
+    "nothing is uncharged below a run that counts as charged": """
+        SELECT c.project_id, 'run ' || c.id
+          FROM agent_runs c JOIN agent_runs p
+            ON p.project_id = c.project_id AND p.id = c.parent_run_id
+         WHERE p.is_charged AND NOT c.is_charged
     """,
     "a slot belongs to a step that is ready or in progress": """
         SELECT l.project_id, 'slot ' || l.key || ' of step ' || l.step_id

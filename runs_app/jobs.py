@@ -21,7 +21,8 @@ ROUNDS = 20
     pass_context=False,
 )
 def sweep_runs(timestamp: int) -> None:
-    """Every ten seconds: leases, timers, limits, cancels, until nothing is due."""
+    """Every ten seconds: leases, timers, limits, cancels, charges; until nothing is
+    due."""
     for _ in range(ROUNDS):
         swept = sweep()
         if not swept.total:
@@ -37,11 +38,11 @@ def sweep_runs(timestamp: int) -> None:
 )
 def settle_ended_handoffs(timestamp: int) -> None:
     """Every ten seconds: handoffs whose time is up or whose run has ended on either
-    side, and what runs below a failed run."""
+    side, and what runs below a run that has failed or was erased."""
     if settled := settle_handoffs():
         logger.info("handoffs settled", extra={"handoffs": settled})
     if cancelled := cancel_orphans():
-        logger.info("child runs of failed runs cancelled", extra={"runs": cancelled})
+        logger.info("runs below ended ones cancelled", extra={"runs": cancelled})
 
 
 @app.periodic(cron="* * * * *")

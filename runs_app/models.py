@@ -178,6 +178,37 @@ class Run(models.Model):
         return self.n_pending + self.n_in_progress + self.n_waiting + self.n_in_doubt
 
 
+class ErasedRun(models.Model):
+    """What is kept of an erased run, in numbers alone, while it stands between others.
+
+    It stands in for the run until its parent has been charged what it and all below it
+    used, and nothing below it can use more: so that the budgets above still bound what
+    is below. The uses are the run's own and what it was charged for those below it.
+    """
+
+    id = models.UUIDField(primary_key=True, editable=False)
+    project = plain_link(Project)
+    parent_run_id = models.UUIDField(null=True)
+    max_tool_calls = models.BigIntegerField(null=True)
+    tool_calls = models.BigIntegerField()
+    max_tokens = models.BigIntegerField(null=True)
+    tokens = models.BigIntegerField()
+    max_cost = models.DecimalField(max_digits=20, decimal_places=6, null=True)
+    cost = models.DecimalField(max_digits=20, decimal_places=6)
+    charged_tool_calls = models.BigIntegerField()
+    charged_tokens = models.BigIntegerField()
+    charged_cost = models.DecimalField(max_digits=20, decimal_places=6)
+
+    class Meta:
+        db_table = "agent_erased_runs"
+        indexes = [
+            models.Index(fields=["project", "parent_run_id"], name="erased_run_parent"),
+        ]
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
 class Step(models.Model):
     """One step of a run's plan: what to do, how often to try, and how far it is.
 

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from runs_app.models import Run, Step  # noqa: F401
 
 ENDED = ("succeeded", "failed", "cancelled")
-OPEN = ("queued", "running", "waiting", "paused", "cancelling")
 
 
 class RunQuerySet(models.QuerySet["Run"]):
@@ -27,10 +26,6 @@ class RunQuerySet(models.QuerySet["Run"]):
 
     def active(self) -> Self:
         return self.exclude(state__in=ENDED)
-
-    def open_children(self) -> Self:
-        """Child runs that have not ended; as the index `run_open_child` has it."""
-        return self.filter(parent_run_id__isnull=False, state__in=OPEN)
 
     def with_labels(self, labels: dict[str, str]) -> Self:
         return self.filter(labels__contains=labels) if labels else self

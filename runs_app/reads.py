@@ -1,6 +1,6 @@
 """Runs and steps as the API shows them, and why they wait."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -77,15 +77,34 @@ def run_json(run: Run) -> dict[str, Any]:
     }
 
 
-def spent_by(run: Run) -> dict[str, Any]:
-    """What the run and all below it have used so far, whether charged or not."""
+def spent_by(project_id: UUID, run_ids: Iterable[UUID]) -> dict[UUID, dict[str, Any]]:
+    """What each run and all below it have used so far, whether charged or not.
+
+    Also of erased runs of which something is kept.
+    """
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT tool_calls, tokens, cost FROM agentstate_spent(%s, %s)",
-            [run.project_id, run.id],
+            # Of one that was erased meanwhile, with nothing kept, it is nothing.
+            "SELECT r.id, coalesce(s.tool_calls, 0), coalesce(s.tokens, 0),"
+            " coalesce(s.cost, 0) FROM unnest(%s::uuid[]) r(id)"
+            " CROSS JOIN LATERAL agentstate_spent(%s, r.id) s",
+            [list(run_ids), project_id],
         )
-        row = cursor.fetchone()
-    return dict(zip(("tool_calls", "tokens", "cost"), row, strict=True))
+        return {
+            run_id: dict(zip(("tool_calls", "tokens", "cost"), uses, strict=True))
+            for run_id, *uses in cursor.fetchall()
+        }
+
+
+def open_below(project_id: UUID, run_id: UUID) -> list[UUID]:
+    """Return the open runs below a run with no other open one between: its children,
+    and the children of such as have ended or were erased."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT id FROM agentstate_open_below(%s, %s) AS id ORDER BY id",
+            [project_id, run_id],
+        )
+        return [row[0] for row in cursor.fetchall()]
 
 
 def _text(value: UUID | None) -> str | None:
@@ -289,10 +308,9 @@ def _behind_another(run: Run) -> dict[str, Any]:
 
 
 def _open_children(run: Run) -> list[dict[str, Any]]:
-    children = Run.objects.filter(project_id=run.project_id, parent_run_id=run.id)
     return [
-        {"for": "child_run", "run": str(child.id), "since": iso(run.state_since)}
-        for child in children.active().order_by("id")[:WHY_LIMIT]
+        {"for": "child_run", "run": str(child), "since": iso(run.state_since)}
+        for child in open_below(run.project_id, run.id)[:WHY_LIMIT]
     ]
 
 

@@ -27,6 +27,7 @@ from runs_app.errors import (
 )
 from runs_app.models import Run, RunPolicy, Step
 from runs_app.plans import NewStep, read_steps, steps_json, told_of
+from runs_app.reads import open_below
 from runs_app.results import checked_text, result_hash
 from runs_app.states import RunState, SecondRun, StepState
 from sessions_app.errors import SessionClosed
@@ -140,6 +141,13 @@ def _same_run(run: Run, planned: list[NewStep]) -> Run:
 def _parent_of(project_id: UUID, fields: RunFields) -> Run | None:
     if fields.parent_run_id is None:
         return None
+    with connection.cursor() as cursor:
+        # Who erases the parent, or charges it for good, waits until the new run is
+        # there. Who updates it does not: that may wait for the session locked here.
+        cursor.execute(
+            "SELECT FROM agent_runs WHERE project_id = %s AND id = %s FOR KEY SHARE",
+            [project_id, fields.parent_run_id],
+        )
     parent = Run.objects.filter(project_id=project_id, id=fields.parent_run_id).first()
     if parent is None:
         raise FieldError("parent_run", "not_found", "there is no such run")
@@ -391,18 +399,19 @@ def cancel_run(
 def cancel_children(
     project_id: UUID, run_id: UUID, *, reason: str = "its parent was cancelled"
 ) -> None:
-    """Cancel the child runs of a run, each in a transaction of its own, and end its
-    handoffs: their keys are revoked."""
+    """Cancel the open runs below a run, each in a transaction of its own, and end its
+    handoffs: their keys are revoked.
+
+    Those are its children, and the children of such as have ended or were erased; each
+    of them does the same with what is below it.
+    """
     from runs_app.settling import settle_handoffs_of  # it stands on this module
 
-    children = Run.objects.open_children().filter(
-        project_id=project_id, parent_run_id=run_id
-    )
-    for child_id in list(children.values_list("id", flat=True)):
+    for child_id in open_below(project_id, run_id):
         try:
             cancel_run(project_id, child_id, reason=reason)
-        except WrongState:
-            continue  # it has ended meanwhile
+        except (WrongState, RunNotFound):
+            continue  # it has ended meanwhile, or was erased
     settle_handoffs_of(project_id, run_id)
 
 
@@ -434,16 +443,34 @@ def move_run(
 def retry_run(
     project_id: UUID, run_id: UUID, *, reason: str = "", actor: str = "system"
 ) -> str:
-    """Let a failed run go on: its failed and cancelled steps are pending again."""
+    """Let a failed run go on: its failed and cancelled steps are pending again.
+
+    Raises WrongState also if a run above it was erased: nobody would be charged.
+    """
     with transaction.atomic():
-        moved = call_move(
-            project_id,
-            "agentstate_retry_run",
-            "uuid uuid text text",
-            [project_id, run_id, actor, reason],
-        )
+        try:
+            moved = call_move(
+                project_id,
+                "agentstate_retry_run",
+                "uuid uuid text text",
+                [project_id, run_id, actor, reason],
+            )
+        except WrongState as exc:
+            if _are_all_above(project_id, run_id):
+                raise
+            raise WrongState("A run above it was erased.", **exc.extra) from exc
         call_function("agentstate_uncharge", "uuid uuid", [project_id, run_id])
     return str(moved.state)
+
+
+def _are_all_above(project_id: UUID, run_id: UUID) -> bool:
+    parent = Run.objects.filter(project_id=project_id, id=run_id)
+    is_kept: bool = call_function(
+        "agentstate_keep_above",
+        "uuid uuid",
+        [project_id, parent.values_list("parent_run_id", flat=True).first()],
+    )[0]
+    return is_kept
 
 
 def move_step(

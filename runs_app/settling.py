@@ -3,15 +3,15 @@
 from contextlib import suppress
 from uuid import UUID
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from access_app.models import ApiKey
 from access_app.services import revoke_key
 from agentstate.clock import Now, db_now
-from runs_app.errors import WrongState
-from runs_app.handoffs import RESULT, get_handoff, give_up
-from runs_app.models import Handoff, HandoffStatus, Run, Step, StepWait
+from runs_app.errors import RunNotFound, WrongState
+from runs_app.handoffs import get_handoff, give_up
+from runs_app.models import Handoff, HandoffStatus, Run, Step
 from runs_app.services import cancel_run
 from runs_app.states import STEP_ENDED, RunState
 
@@ -40,7 +40,9 @@ def _end_of(handoff: Handoff) -> tuple[HandoffStatus, str] | None:
     child = Run.objects.filter(
         project_id=handoff.project_id, id=handoff.child_run_id
     ).first()
-    if child is None or child.state in (R.CANCELLED, R.CANCELLING):
+    if child is None:
+        return E.CANCELLED, "its run was erased"
+    if child.state in (R.CANCELLED, R.CANCELLING):
         return E.CANCELLED, "its run was cancelled"
     if child.has_ended:
         return E.FAILED, child.reason or "its run ended without a result"
@@ -54,13 +56,11 @@ def _waiting_step(handoff: Handoff) -> QuerySet[Step]:
 
 def settle_handoffs(project_id: UUID | None = None) -> int:
     """Settle all that is due; return how many. Any process may do so, at any time."""
+    taking = Run.objects.filter(_same_project, id=OuterRef("child_run_id"))
     due = Handoff.objects.filter(
         Q(expires_at__lte=Now())
-        | Exists(
-            Run.objects.filter(
-                _same_project, id=OuterRef("child_run_id"), state__in=OVER
-            )
-        )
+        | Exists(taking.filter(state__in=OVER))
+        | ~Exists(taking)
         | Exists(
             Step.objects.filter(
                 _same_project, id=OuterRef("step_id"), state__in=STEP_ENDED
@@ -83,27 +83,37 @@ def settle_handoffs_of(project_id: UUID, run_id: UUID) -> None:
         settle_handoff(project_id, handoff_id)
 
 
-def cancel_orphans(project_id: UUID | None = None) -> int:
-    """Cancel what runs below a run that has failed; return how many.
+# Each open child run, and what is above it up to the next that is open. Found are those
+# that come to one that has failed, or to none: it was erased.
+ORPHANS = """
+WITH RECURSIVE up AS (
+    SELECT c.project_id, c.session_id, c.id, c.parent_run_id AS above, '' AS met
+      FROM agent_runs c
+     WHERE c.parent_run_id IS NOT NULL
+       AND c.state IN ('queued', 'running', 'waiting', 'paused')
+       AND (%(project)s::uuid IS NULL OR c.project_id = %(project)s)
+    UNION ALL
+    SELECT up.project_id, up.session_id, up.id, r.parent_run_id,
+           coalesce(r.state, 'erased')
+      FROM up LEFT JOIN agent_runs r
+        ON r.id = up.above AND r.project_id = up.project_id
+     WHERE up.above IS NOT NULL AND up.met IN ('', 'succeeded', 'cancelled')
+)
+SELECT up.project_id, up.session_id, up.id, up.met FROM up
+ WHERE up.met IN ('failed', 'erased') ORDER BY up.id LIMIT %(most)s
+"""
+WHY = {"failed": "its parent has ended", "erased": "a run above it was erased"}
 
-    And what waits for the end of a handoff that was erased with the giving session.
-    """
-    parents = Run.objects.filter(_same_project, id=OuterRef("parent_run_id"))
-    waits = StepWait.objects.filter(
-        _same_project, run_id=OuterRef("id"), kind="signal", name=RESULT
-    )
-    found = Run.objects.open_children().filter(
-        Exists(parents.filter(state=R.FAILED)) | ~Exists(parents) & Exists(waits)
-    )
-    if project_id is not None:
-        found = found.filter(project_id=project_id)
-    found = found.exclude(state=R.CANCELLING)
-    fields = ("project_id", "session_id", "id")
-    orphans = list(found.order_by("id").values_list(*fields)[:SWEPT])
-    for project, session_id, run_id in orphans:
+
+def cancel_orphans(project_id: UUID | None = None) -> int:
+    """Cancel what runs below a run that has failed or was erased; return how many."""
+    with connection.cursor() as cursor:
+        cursor.execute(ORPHANS, {"project": project_id, "most": SWEPT})
+        orphans = cursor.fetchall()
+    for project, session_id, run_id, met in orphans:
         _revoke_keys_without_handoff(project, session_id, run_id)
-        with suppress(WrongState):
-            cancel_run(project, run_id, reason="its parent has ended")
+        with suppress(WrongState, RunNotFound):
+            cancel_run(project, run_id, reason=WHY[met])
     return len(orphans)
 
 

@@ -1,4 +1,5 @@
-"""What time does: expired leases, due timers, limits with room, cut-short cancels.
+"""What time does: expired leases, due timers, limits with room, cut-short cancels, and
+charges that are due.
 
 Any process may sweep, at any time and beside others: each item is one transaction that
 looks again, under the session's lock, whether it is still so. Nothing depends on a
@@ -32,6 +33,7 @@ class Swept(NamedTuple):
     timers: int
     promoted: int
     settled: int
+    charged: int
 
     @property
     def total(self) -> int:
@@ -45,6 +47,7 @@ def sweep(project_id: UUID | None = None) -> Swept:
         fire_timers(project_id),
         promote_all(project_id),
         settle_cancelling(project_id),
+        settle_charges(project_id),
     )
 
 
@@ -199,3 +202,36 @@ def settle_cancelling(project_id: UUID | None = None) -> int:
         cancel_children(project, run_id)
         settle_run(project, run_id)
     return len(runs)
+
+
+# Runs that something below them is to be charged to: a child that has ended, or what is
+# kept of an erased one. And what is kept of an erased run with nothing left below it.
+CHARGES_DUE = """
+SELECT c.project_id, c.parent_run_id FROM agent_runs c
+ WHERE c.parent_run_id IS NOT NULL AND NOT c.is_charged
+   AND c.state IN ('succeeded', 'failed', 'cancelled')
+   AND (%(project)s::uuid IS NULL OR c.project_id = %(project)s)
+   AND ((c.tool_calls + c.below_tool_calls, c.tokens + c.below_tokens,
+         c.cost + c.below_cost)
+            <> (c.charged_tool_calls, c.charged_tokens, c.charged_cost)
+        OR NOT EXISTS (SELECT FROM agentstate_uncharged(c.project_id, c.id)))
+UNION
+SELECT e.project_id, CASE WHEN p.id IS NULL THEN e.id ELSE p.id END
+  FROM agent_erased_runs e
+  LEFT JOIN LATERAL agentstate_budget_of(e.project_id, e.parent_run_id) p ON true
+ WHERE (%(project)s::uuid IS NULL OR e.project_id = %(project)s)
+   AND (p.id IS NOT NULL AND (e.tool_calls, e.tokens, e.cost)
+            <> (e.charged_tool_calls, e.charged_tokens, e.charged_cost)
+        OR NOT EXISTS (SELECT FROM agentstate_uncharged(e.project_id, e.id)))
+ LIMIT %(most)s
+"""
+
+
+def settle_charges(project_id: UUID | None = None) -> int:
+    """Charge runs what was used below them; return how many had something due."""
+    with connection.cursor() as cursor:
+        cursor.execute(CHARGES_DUE, {"project": project_id, "most": BATCH})
+        due = cursor.fetchall()
+    for project, run_id in due:
+        settle_run(project, run_id)
+    return len(due)

@@ -225,7 +225,8 @@ class BudgetOut(serializers.Serializer[Any]):
     max_cost = serializers.FloatField(allow_null=True)
     cost = serializers.FloatField()
     below = UsedOut(
-        help_text="What runs below it used that have ended; it counts as well."
+        help_text="What runs below it used that have ended or were erased; it counts "
+        "as well."
     )
     tool_allowlist = serializers.ListField(
         child=serializers.CharField(), allow_null=True

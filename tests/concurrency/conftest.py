@@ -1,7 +1,7 @@
 import pytest
 
 from tests.factories import SessionApi, make_session
-from tests.runs_app.conftest import runs, work  # noqa: F401
+from tests.runs_app.conftest import giver, runs, work  # noqa: F401
 
 
 @pytest.fixture

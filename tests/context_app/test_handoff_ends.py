@@ -122,7 +122,7 @@ def test_a_child_whose_giver_is_erased_is_cancelled_and_its_key_ends(triage):
         assert run_state(triage, handed["child_run"]) == "cancelled"
         key = ApiKey.objects.get(session_id=handed["child_session"])
         assert key.is_revoked
-    assert run_state(triage, below) == "queued"  # nobody was to wait for it
+    assert run_state(triage, below) == "cancelled"  # though nobody waited for it
     assert list(differences_of(project, UUID(made["child_session"]))) == []
 
 

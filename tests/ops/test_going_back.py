@@ -54,3 +54,22 @@ def test_payloads_in_the_store_are_never_orphaned(environment, database_name):
         assert applied(admin) == ("0010", False)
         done(manage(environment, "migrate"))
         assert applied(admin)[1]
+
+
+FUNCTIONS = """
+SELECT p.oid::regprocedure::text, pg_get_functiondef(p.oid)
+  FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+ WHERE n.nspname = 'public' AND p.proname LIKE 'agentstate\\_%' AND p.prokind = 'f'
+"""
+
+
+def test_a_migration_of_functions_puts_back_what_it_replaced(database_name):
+    environment = {"DATABASE_URL": services.another_database(database_name)}
+    found = []
+    for target in ("0017", "0018", "0017", "0018"):
+        done(manage(environment, "migrate", "runs_app", target))
+        with psycopg.connect(services.admin_url(database_name)) as admin:
+            found.append(dict(admin.execute(FUNCTIONS).fetchall()))
+    before, after, back, again = found
+    assert (back, again) == (before, after)
+    assert before != after

@@ -11,8 +11,9 @@ from runs_app.sweeps import sweep
 
 class Command(BaseCommand):
     help = (
-        "End expired leases, fire due timers, fill limits that have room, and go on "
-        "with cancels that were cut short. Any process may, beside any other."
+        "End expired leases, fire due timers, fill limits that have room, go on with "
+        "cancels that were cut short, and charge runs what was used below them. Any "
+        "process may, beside any other."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
