@@ -27,7 +27,7 @@ from runs_app.bulk import ACTIONS
 from runs_app.errors import RunNotFound, StepNotFound
 from runs_app.forms import VIEWS, RunFilters
 from runs_app.models import Run, Step, StepWait
-from runs_app.reads import why_run_waits
+from runs_app.reads import spent_by, why_run_waits
 from runs_app.steering import (
     BULK_MOST,
     DECISIONS,
@@ -140,6 +140,7 @@ def _run_shown(request: PageRequest, run_id: UUID) -> dict[str, Any]:
         "timeline": timeline_of(run, found[:STEPS_PAGE]),
         "next_step": found[STEPS_PAGE].index if len(found) > STEPS_PAGE else None,
         "why": why_run_waits(run),
+        "spent": spent_by(project_id, [run_id])[run_id],
         "tree": tree_of(run),
         "actions": [
             name for name, (_, states) in ACTIONS.items() if run.state in states

@@ -1,8 +1,12 @@
 """What runs say to people: why one waits, and what can be decided."""
 
+from decimal import Decimal
 from typing import Any
 
 from django import template
+
+from runs_app.constraints import SPENT
+from runs_app.models import Run
 
 register = template.Library()
 
@@ -21,6 +25,29 @@ DECISIONS = {
 @register.filter
 def decision_text(decision: str) -> str:
     return DECISIONS[decision]
+
+
+@register.filter
+def uses(run: Run, spent: dict[str, Any]) -> list[str]:
+    """What counts against each of the run's limits, and how much of it was used below.
+
+    `spent` is what `reads.spent_by` says of the run.
+    """
+    texts = []
+    for limit_name, use in SPENT.items():
+        limit, below = getattr(run, limit_name), spent[use] - getattr(run, use)
+        if limit is None and not spent[use]:
+            continue
+        most = "" if limit is None else f" of {_plain(limit)}"
+        what = "spent" if use == "cost" else use.replace("_", " ")
+        lower = f", {_plain(below)} below it" if below else ""
+        texts.append(f"{_plain(spent[use])}{most} {what}{lower}")
+    return texts
+
+
+def _plain(number: int | Decimal) -> str:
+    """The number without the zeros of its column."""
+    return f"{Decimal(number).normalize():f}"
 
 
 @register.filter
