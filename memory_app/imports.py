@@ -8,6 +8,7 @@ agent's file.
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 from django.utils.dateparse import parse_datetime
@@ -22,6 +23,8 @@ from memory_app.services import NewFact
 FORMATS = ("auto", "jsonl", "agentstate", "mem0", "letta")
 FACT_MAX = 10_000  # characters
 NAME_MAX = 500
+METADATA_MAX_BYTES = 16 * 1024
+NOTE_MAX = 1000
 METADATA_KEPT = ("categories", "tags", "label", "metadata")
 
 
@@ -142,6 +145,34 @@ def _kept(item: dict[str, Any]) -> dict[str, Any]:
     return {name: item[name] for name in METADATA_KEPT if item.get(name)}
 
 
+def _text(path: str, value: Any, most: int) -> str | None:
+    """Return a text of at most `most` characters; None if it is no text."""
+    if not isinstance(value, str):
+        return None
+    if len(value) > most:
+        raise FieldError(path, "max_length", f"must have at most {most} characters")
+    if "\x00" in value:
+        raise FieldError(path, "null_character", "may not hold U+0000")
+    return value
+
+
+def _metadata(path: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {}
+    if len(codec.dumps(value).encode()) > METADATA_MAX_BYTES:
+        detail = f"must be at most {METADATA_MAX_BYTES} bytes as JSON"
+        raise FieldError(path, "too_large", detail)
+    return value
+
+
+def _confidence(path: str, value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return None
+    if not 0 <= value <= 1:
+        raise FieldError(path, "out_of_range", "must be from 0 to 1")
+    return float(value)
+
+
 def _checked(index: int, item: Any, subject: str | None) -> NewFact:
     path = f"facts[{index}]"
     if not isinstance(item, dict):
@@ -159,18 +190,26 @@ def _checked(index: int, item: Any, subject: str | None) -> NewFact:
     kind = item.get("kind", Kind.OTHER)
     if kind not in Kind.values:
         raise FieldError(f"{path}.kind", "invalid", "there is no such kind")
-    metadata = item.get("metadata")
+    begins = _instant(f"{path}.valid_from", item.get("valid_from"))
+    ends = _instant(f"{path}.valid_to", item.get("valid_to"))
+    if begins and ends and ends < begins:
+        detail = "this is before valid_from"
+        raise FieldError(f"{path}.valid_to", "out_of_range", detail)
     return NewFact(
         subject=about,
         fact=text,
-        key=item["key"] if isinstance(item.get("key"), str) else None,
+        key=_text(f"{path}.key", item.get("key"), NAME_MAX),
         kind=kind,
         source_kind=_source_kind(item),
+        confidence=_confidence(f"{path}.confidence", item.get("confidence")),
         pinned=item.get("pinned") is True,
-        metadata=metadata if isinstance(metadata, dict) else {},
-        valid_from=_instant(f"{path}.valid_from", item.get("valid_from")),
-        valid_to=_instant(f"{path}.valid_to", item.get("valid_to")),
+        metadata=_metadata(f"{path}.metadata", item.get("metadata")),
+        valid_from=begins,
+        valid_to=ends,
         expires_at=_instant(f"{path}.expires_at", item.get("expires_at")),
+        note=_text(f"{path}.note", item.get("note"), NOTE_MAX) or "",
+        wants_review=item.get("status") == Status.PROPOSED,
+        settled=bool(item.get("settled_by")),
     )
 
 
@@ -190,4 +229,9 @@ def _instant(path: str, value: Any) -> datetime | None:
     if at is None:
         raise FieldError(path, "invalid", "must be a time such as 2026-03-01T10:00:00Z")
     # Other systems export UTC without saying so.
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    try:
+        return at.astimezone(UTC)
+    except OverflowError as exc:
+        detail = "must be between the years 1 and 9999 in UTC"
+        raise FieldError(path, "out_of_range", detail) from exc

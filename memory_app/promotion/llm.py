@@ -14,6 +14,8 @@ from typing import Any
 import jsonschema
 from django.conf import settings
 
+from agentstate import codec
+from agentstate.errors import AppError
 from agentstate.model_calls import ModelNotReached, post_to_model
 from memory_app.errors import ExtractorFailed
 from memory_app.models import Kind
@@ -77,6 +79,9 @@ PART = rf"[^\s{UNSPACED}]"
 IDENTIFIER = re.compile(rf"{PART}*\d{PART}*|{PART}+@{PART}+")
 
 
+SCHEMA_BYTES = len(json.dumps(SCHEMA))
+
+
 class BadAnswer(Exception):
     """The model's answer does not fit; the message says how, without its text."""
 
@@ -89,7 +94,7 @@ class Budget:
 
     def spend(self, part: list[Utterance]) -> bool:
         """Take what one request about `part` may cost; False if that is too much."""
-        asked = sum(len(u.text.encode()) for u in part) + len(INSTRUCTIONS)
+        asked = len(_record(part).encode()) + len(INSTRUCTIONS) + SCHEMA_BYTES
         cost = asked // BYTES_PER_TOKEN + ANSWER_TOKENS
         if cost > self.left:
             return False
@@ -120,13 +125,20 @@ def _parts(said: list[Utterance]) -> Iterator[list[Utterance]]:
     part: list[Utterance] = []
     size = 0
     for utterance in said:
-        if part and size + len(utterance.text) > CHUNK_CHARACTERS:
+        length = len(_record([utterance]))
+        if part and size + length > CHUNK_CHARACTERS:
             yield part
             part, size = [], 0
         part.append(utterance)
-        size += len(utterance.text)
+        size += length
     if part:
         yield part
+
+
+def _record(part: list[Utterance]) -> str:
+    """Return what the model reads of `part`."""
+    record = [{"seq": u.seq, "role": u.role, "text": u.text} for u in part]
+    return json.dumps(record, ensure_ascii=False)
 
 
 def _ask(part: list[Utterance], budget: Budget) -> tuple[list[Candidate], list[str]]:
@@ -144,14 +156,13 @@ def _ask(part: list[Utterance], budget: Budget) -> tuple[list[Candidate], list[s
 
 def _post(part: list[Utterance]) -> str:
     """Return the text of the model's answer to one request."""
-    record = [{"seq": u.seq, "role": u.role, "text": u.text} for u in part]
     body = {
         "model": settings.LLM_MODEL,
         "temperature": 0,
         "max_tokens": ANSWER_TOKENS,
         "messages": [
             {"role": "system", "content": INSTRUCTIONS},
-            {"role": "user", "content": json.dumps(record, ensure_ascii=False)},
+            {"role": "user", "content": _record(part)},
         ],
         "response_format": {
             "type": "json_schema",
@@ -176,9 +187,10 @@ def _post(part: list[Utterance]) -> str:
 
 def _content(raw: bytes) -> str:
     try:
-        choice = json.loads(raw)["choices"][0]
+        completion: Any = codec.loads(raw)
+        choice = completion["choices"][0]
         content = choice["message"]["content"]
-    except (ValueError, KeyError, IndexError, TypeError) as exc:
+    except (AppError, KeyError, IndexError, TypeError) as exc:
         raise BadAnswer("it is no chat completion") from exc
     if not isinstance(content, str):
         raise BadAnswer("it has no content")
@@ -191,9 +203,9 @@ def _read_answer(
     content: str, part: list[Utterance]
 ) -> tuple[list[Candidate], list[str]]:
     try:
-        answer = json.loads(content)
-    except ValueError as exc:
-        raise BadAnswer("it is not JSON") from exc
+        answer: Any = codec.loads(content)
+    except AppError as exc:
+        raise BadAnswer("it is not JSON, or holds what cannot be kept") from exc
     try:
         jsonschema.validate(answer, SCHEMA)
     except jsonschema.ValidationError as exc:
@@ -216,7 +228,9 @@ def _checked(item: dict[str, Any], by_seq: dict[int, Utterance]) -> Candidate | 
     if not cited or len(cited) < len(set(item["seqs"])):
         return None
     text = " ".join(item["fact"].split())
-    if "\x00" in text or not _is_grounded(text, " ".join(u.text for u in cited)):
+    if "\x00" in text + item["key"] or not _is_grounded(
+        text, " ".join(u.text for u in cited)
+    ):
         return None
     said = item["said"] and any(u.role == USER for u in cited)
     own_words = " ".join(u.text for u in cited if u.role == USER)

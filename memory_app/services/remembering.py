@@ -63,10 +63,17 @@ def remember_all(
         for subject in sorted({new.subject for new in facts})
     }
     now = db_now()
-    results = [
-        _remember(project_id, new, versions[new.subject], now, actor, policy.remember)
-        for new in facts
-    ]
+    results = []
+    for at, new in enumerate(facts):
+        version = versions[new.subject]
+        try:
+            result = _remember(project_id, new, version, now, actor, policy.remember)
+        except FieldError as exc:
+            if len(facts) == 1:
+                raise
+            path = f"facts[{at}].{exc.path}"
+            raise FieldError(path, exc.field_code, exc.field_detail) from exc
+        results.append(result)
     embed_new(project_id, [result.fact for result in results if result.is_new])
     return results
 
@@ -98,6 +105,8 @@ def _remember(
     live: dict[str, str],
 ) -> Remembered:
     choice = live.get(new.source_kind, REVIEW)
+    if new.wants_review and choice != OFF:
+        choice = REVIEW
     known = _known(project_id, new)
     if known is not None and _is_over(known, new, now):
         change(known, {"status": Status.EXPIRED}, "expired", actor, "", version)
@@ -192,6 +201,7 @@ def _unsaved(
     project_id: UUID, new: NewFact, version: int, now: datetime, actor: str
 ) -> Fact:
     default_confidence = 0.6 if new.source_kind == SourceKind.AGENT else 1.0
+    is_settled = new.settled or new.source_kind == SourceKind.STAFF
     begins = new.valid_from or new.said_at or now
     if new.valid_to is not None and new.valid_to < begins:
         detail = "this is before valid_from, which is now if it is not given"
@@ -215,8 +225,8 @@ def _unsaved(
         valid_to=new.valid_to,
         expires_at=new.expires_at,
         note=new.note,
-        settled_by=actor if new.source_kind == SourceKind.STAFF else "",
-        settled_at=now if new.source_kind == SourceKind.STAFF else None,
+        settled_by=actor if is_settled else "",
+        settled_at=now if is_settled else None,
         content_hash=content_hash(new.fact),
         signature=signature(new.fact),
         terms=fact_terms(new.fact),

@@ -32,6 +32,8 @@ class NewFact:
     valid_to: datetime | None = None
     expires_at: datetime | None = None
     note: str = ""
+    wants_review: bool = False  # whatever the policy says
+    settled: bool = False  # by who remembers it, as a correction is
 
 
 class Remembered(NamedTuple):

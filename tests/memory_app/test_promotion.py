@@ -499,3 +499,59 @@ def test_reading_leaves_out_what_has_no_text(api, project):
     assert [(u.seq, u.role, u.text) for u in said] == [(1, "user", "a")]
     assert isinstance(said[0], Utterance)
     assert Fact.objects.filter(project_id=project.id).count() == 0
+
+
+def test_many_short_messages_are_kept_within_the_cap(api, project, model):
+    """What each message costs beside its words counts too."""
+    update_project(project.id, settings={"memory": {"llm_max_tokens": 6_000}})
+    session = closed_session(api, *["ok"] * 900)
+    for _ in range(9):
+        model.will_say({"facts": []})
+    done = promote(api, session)
+    sent = sum(len(asked["messages"][1]["content"]) for asked in model.asked)
+    assert sent / 4 + 2_000 * len(model.asked) <= 6_000
+    assert "the cap on tokens" in done["result"]["notes"][0]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        r'{"facts": [{"fact": "Prefers tea \ud800", "kind": "other", "key": "",'
+        r' "seqs": [1], "said": true}]}',
+        '{"facts": [], "facts": []}',
+        "[" * 5000,
+        '{"facts": [{"fact": "Prefers tea", "kind": "other", "key": "", "seqs": [NaN],'
+        ' "said": true}]}',
+    ],
+    ids=["half a character", "two of a name", "deep", "not a number"],
+)
+def test_json_that_cannot_be_kept_does_not_fit(api, model, answer):
+    session = closed_session(api, "I prefer tea.")
+    model.will_say(answer)
+    model.will_say({"facts": [fact("Prefers tea", 1)]})
+    assert promote(api, session)["status"] == "done"
+    assert texts(facts(api)) == ["Prefers tea"]
+
+
+def test_a_completion_nested_beyond_reason_is_a_bad_answer(api, model):
+    session = closed_session(api, "I prefer tea.")
+    model.will_send(200, b'{"choices": ' + b"[" * 200_000)
+    model.will_say({"facts": [fact("Prefers tea", 1)]})
+    assert promote(api, session)["status"] == "done"
+
+
+def test_a_fact_with_a_null_character_leaves_the_others(api, model):
+    session = closed_session(api, "I prefer tea and jam.")
+    bad = [fact("Prefers tea", 1, key="drink\0"), fact("Prefers \0 tea", 1)]
+    model.will_say({"facts": [*bad, fact("Prefers jam", 1)]})
+    done = promote(api, session)
+    assert done["status"] == "done" and len(done["result"]["notes"]) == 2
+    assert texts(facts(api)) == ["Prefers jam"]
+
+
+def test_a_number_in_running_text_bears_a_fact_out(api, model):
+    session = closed_session(api, "请记住，我的护照号码是E12345678，谢谢")
+    good = fact("用户护照E12345678", 1)
+    model.will_say({"facts": [good, fact("用户护照E12345679", 1)]})
+    promote(api, session)
+    assert texts(facts(api)) == ["用户护照E12345678"]
