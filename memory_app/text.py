@@ -25,14 +25,28 @@ def content_hash(text: str) -> bytes:
 
 
 def signature(text: str) -> bytes:
-    """Hash the words of `text` whatever their order, but that of the names in it.
+    """Hash the words of `text` wherever it begins with them; its names in their order.
 
-    "The keys hang in room 3" and "Room 3 is where the keys hang" are one; "Ann likes
-    Bob" and "Bob likes Ann" are not.
+    "The keys hang in room 3" and "Room 3 is where the keys hang" are one: one half
+    went before the other. "Ann likes Bob" and "Bob likes Ann" are not, nor are "tea
+    rather than coffee" and "coffee rather than tea".
     """
-    words = sorted(content_terms(text))
+    words = _turned(content_terms(text))
     parts = "\x1f".join([*words, "", *_names(text)])
     return hashlib.sha256(parts.encode()).digest()
+
+
+def _turned(words: list[str]) -> list[str]:
+    """Return of all the ways to begin the round of `words` elsewhere the first."""
+    if not words:
+        return []
+    first = min(words)
+    begins = [at for at, word in enumerate(words) if word == first]
+    return min(words[at:] + words[:at] for at in begins[:MOST_TURNS])
+
+
+# Of a text that repeats itself without end; each turn costs its length.
+MOST_TURNS = 50
 
 
 def _names(text: str) -> list[str]:

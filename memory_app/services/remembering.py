@@ -120,7 +120,7 @@ def _remember(
     fact = _unsaved(project_id, new, version, now, actor)
     if choice == OFF:
         detail = f"this project keeps nothing from {new.source_kind} sources"
-        raise FieldError("source_kind", "not_kept", detail)
+        raise FieldError("source.kind", "not_kept", detail)
     fact.status = Status.PROPOSED if choice == REVIEW else Status.ACTIVE
     outcome, retired = _settle(fact, new, now)
     _insert(fact, new, now, actor)

@@ -4,7 +4,10 @@ from datetime import timedelta
 
 import pytest
 
+from access_app.services import update_project
 from agentstate.clock import db_now
+from memory_app.policy import Policy
+from memory_app.services import NewFact, promote_fact
 from tests.memory_app.calls import facts, recall, remember, texts
 
 YEAR = timedelta(days=365)
@@ -93,3 +96,32 @@ def test_said_again_it_is_newer_than_what_was_said_in_between(api):
         remember(api, fact, key="plan", source={"said_at": at(when * YEAR)})
     assert by_text(api)["On plan Max"]["status"] == "superseded"
     assert texts(recall(api, "plan")) == ["On plan Pro"]
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        ("Prefers tea to coffee", "Prefers coffee to tea"),
+        ("Mag lieber Tee als Kaffee", "Mag lieber Kaffee als Tee"),
+        ("Eats the soup before the salad", "Eats the salad before the soup"),
+    ],
+)
+def test_the_same_words_the_other_way_round_say_something_else(
+    api, project, one, other
+):
+    wrong = remember(api, one)
+    assert remember(api, other)["duplicate_of"] is None
+    assert set(texts(recall(api, one))) == {one, other}
+    path = f"/api/v1/memory/{wrong['id']}/reject"
+    assert api.post(path, {"expected_version": 1}).status_code == 200
+    new = NewFact("u-100", other, session="s-1", seqs=(1,))
+    found = promote_fact(project.id, new, actor="system", policy=Policy())
+    assert found is not None and found.outcome == "seen"
+
+
+def test_what_a_project_does_not_keep_is_refused_with_its_place(api, project):
+    update_project(project.id, settings={"memory": {"remember": {"agent": "off"}}})
+    body = {"subject": "u-1", "fact": "Likes tea", "source": {"kind": "agent"}}
+    answer = api.post("/api/v1/memory", body)
+    assert answer.status_code == 422, answer
+    assert answer.json["errors"][0]["path"] == "source.kind"
