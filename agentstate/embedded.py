@@ -44,7 +44,7 @@ SUPERUSER = "postgres"
 APP_ROLE = APP_DATABASE = "agentstate"
 EXTENSIONS = ("vector", "pg_trgm")
 START_ATTEMPTS = 5
-START_SECONDS = 30  # crash recovery of a large log may take a while
+START_SECONDS = 600  # one that has died is seen at once; recovery takes its time
 STOP_SECONDS = 10
 LOG_BYTES_KEPT = 10 * 1024 * 1024
 LOCALE = "C.UTF-8"

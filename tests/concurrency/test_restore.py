@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from agentstate.embedded import POSTGRES_BIN, EmbeddedServices
+from agentstate.processes import wait_until
 from sessions_app import feed
 from tests.factories import fetch, make_session, says
 from tests.fixtures import ROOT
@@ -70,7 +71,7 @@ def test_acceptance_17_cursors_stay_true_in_a_restored_cluster(
     server = Server(tmp_path, DATABASE_URL=url)
     server.start()
     try:
-        check_cursors(server, api, session, begun, ended, lost)
+        check_cursors(server, url, api, session, begun, ended, lost)
     finally:
         server.kill()
     with psycopg.connect(url) as copy:
@@ -89,7 +90,14 @@ def use_up_transaction_ids(count):
             old.execute("SELECT pg_current_xact_id()")
 
 
-def check_cursors(server, api, session, begun, ended, lost):
+def wait_until_settled_there(url):
+    """Until nothing that is open in another cluster holds its feed back."""
+    unsettled = f"SELECT 1 FROM agent_events WHERE NOT ({feed.SETTLED})"
+    with psycopg.connect(url, autocommit=True) as there:
+        assert wait_until(lambda: there.execute(unsettled).fetchone() is None, 60)
+
+
+def check_cursors(server, url, api, session, begun, ended, lost):
     import httpx
 
     def call(method, path, **options):
@@ -103,6 +111,7 @@ def check_cursors(server, api, session, begun, ended, lost):
         return answer.json()
 
     def read(cursor):
+        wait_until_settled_there(url)
         found = call("GET", "/api/v1/events", params={"after": cursor, "limit": 1000})
         return [e["payload"].get("content") for e in found["items"]], found["cursor"]
 
