@@ -64,6 +64,10 @@ class CannotServe(Exception):
     """The server cannot start; the message tells a person why."""
 
 
+class Stopped(BaseException):
+    """Told to stop while the services were starting, which may take long."""
+
+
 @dataclass
 class Child:
     """A process that is started again when it ends, later each time it fails soon."""
@@ -128,9 +132,14 @@ class Supervisor:
         self.web_processes = web_processes
         self.children: list[Child] = []
         self.stopping = threading.Event()
+        self.waits_for_services = False
 
     def run(self) -> None:
         """Serve until SIGINT or SIGTERM. Raises CannotServe, ServiceFailed."""
+        with contextlib.suppress(Stopped):
+            self._run()
+
+    def _run(self) -> None:
         prepare_folder(self.data_dir)
         with (
             self._signals(),
@@ -187,6 +196,9 @@ class Supervisor:
                     if child.process is not None:
                         kill_group(child.process.pid)
             self.stopping.set()
+            if self.waits_for_services:
+                self.waits_for_services = False
+                raise Stopped
 
         handled = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
@@ -220,7 +232,9 @@ class Supervisor:
             postgres=not os.environ.get("DATABASE_URL"),
             valkey=not os.environ.get("REDIS_URL"),
         )
+        self.waits_for_services = not self.stopping.is_set()
         os.environ |= services.start()
+        self.waits_for_services = False
         try:
             yield services
         finally:

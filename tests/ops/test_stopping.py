@@ -94,3 +94,18 @@ def test_a_signal_while_it_starts_stops_it(folder):
         if folder.out == "":
             break
     assert folder.out == ""
+
+
+def test_a_signal_while_postgres_recovers_stops_it(folder):
+    """However long that takes: a start that is not over is no failure."""
+    folder.start()
+    assert folder.stop() == 0
+    postgres = folder.data_dir / "postgres"
+    with (postgres / "postgresql.auto.conf").open("a") as configuration:
+        configuration.write("hot_standby = off\n")
+    (postgres / "standby.signal").touch()  # it recovers until it is told to end
+    folder.launch()
+    assert wait_until((folder.data_dir / "run" / "postgres.pid").exists, START_SECONDS)
+    assert not wait_until(lambda: folder.has_ended, 3)
+    assert folder.stop() == 0
+    assert folder.out == "" and "Traceback" not in folder.err
