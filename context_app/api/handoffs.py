@@ -300,6 +300,8 @@ class RunHandoffsView(RunCallView):
 
 
 class SuggestView(RunCallView):
+    asked_in: UUID | None = None  # the session whose subject's facts these are
+
     @documented(
         "suggest_facts",
         "Suggest the facts that matter for a task",
@@ -325,7 +327,11 @@ class SuggestView(RunCallView):
         self.caller.require_scope(MEMORY_READ)
         session = Session.objects.get(project_id=run.project_id, id=run.session_id)
         found = suggested_facts(session, body["task"], body["limit"])
+        self.asked_in = run.session_id
         return Response({"items": found})
+
+    def answer_session_id(self, response: Response) -> UUID | None:
+        return self.asked_in
 
 
 class TreeView(RunCallView):

@@ -6,7 +6,7 @@ from django.db.models import TextField
 from django.db.models.functions import Cast
 
 from agentstate import codec
-from runs_app.models import Run, Step
+from runs_app.models import Effect, Run, Step
 from runs_app.results import result_hash
 from sessions_app.models import Event
 
@@ -15,6 +15,13 @@ def run_ids(project_id: UUID, session_ids: list[UUID]) -> list[UUID]:
     """Return the runs of these sessions."""
     runs = Run.objects.filter(project_id=project_id, session_id__in=session_ids)
     return list(runs.values_list("id", flat=True))
+
+
+def has_effects(project_id: UUID, session_ids: list[UUID]) -> bool:
+    """Whether the ledger has effects of these sessions, under keys of the client's."""
+    return Effect.objects.filter(
+        project_id=project_id, session_id__in=session_ids
+    ).exists()
 
 
 def blank_names(project_id: UUID, session_ids: list[UUID]) -> int:

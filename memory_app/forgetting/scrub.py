@@ -29,6 +29,7 @@ CONTENT_NAMES = """
     details inline
 """
 CONTENT = frozenset(CONTENT_NAMES.split())
+BUNDLE_KEPT = frozenset(("limits", "last_seq", "budget_tokens", "tokens"))
 EMPTY_OBJECTS = frozenset(("labels", "metadata"))
 EMPTY_TEXTS = frozenset(("reason", "note", "comment", "title"))
 
@@ -76,7 +77,23 @@ def blank_run_event(event_type: str, payload: dict[str, Any]) -> dict[str, Any]:
             step["name"] = ""
     if event_type == "run.created" and "key" in changed:
         changed["key"] = None
+    if isinstance(payload.get("bundle"), dict):
+        changed["bundle"] = blank_bundle(payload["bundle"])
     return changed
+
+
+def blank_bundle(bundle: dict[str, Any]) -> dict[str, Any]:
+    """Blank what a handoff carried. Its shape and its sizes stay: it can be read on."""
+    return {
+        name: value if name in BUNDLE_KEPT else _emptied(value)
+        for name, value in bundle.items()
+    }
+
+
+def _emptied(value: Any) -> Any:
+    if isinstance(value, str):
+        return MARK
+    return type(value)() if isinstance(value, list | dict) else None
 
 
 def blank_content(value: Any) -> Any:

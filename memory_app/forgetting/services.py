@@ -62,6 +62,13 @@ KEYS_KEPT = {
 }
 
 
+EFFECTS_KEPT = {
+    "place": "agent_effects",
+    "why": "The keys of effects stay as the client named them, so that nothing is done "
+    "twice.",
+}
+
+
 def files_unread(count: int) -> dict[str, str]:
     why = (
         f"{count} files are not plain text, too large or out of reach, and were not "
@@ -374,6 +381,7 @@ def _forget_subject(
     Subject.objects.filter(project_id=project_id, subject=subject).delete()
     forget_index(project_id, subject)
     tally.kept.append(LOG_KEPT)
+    tally.kept += [EFFECTS_KEPT] if runs.has_effects(project_id, ids) else []
     tally.kept += [KEYS_KEPT] if _has_keys(project_id, subject) else []
     return _keep_receipt(
         project_id, subject, SUBJECT, tally, actor, needles.clean(reason)

@@ -405,6 +405,8 @@ def test_runs_are_forgotten_with_their_session(api, project, scope):
     if scope == "subject":
         done = api.post("/api/v1/subjects/u-100/forget", {})
         assert done.status_code == 200, done
+        kept = {each["place"] for each in done.json["kept"]}
+        assert kept == {"agent_events", "agent_effects"}
     else:
         forget(api, fact["id"], scope="everywhere")
     assert places_with(word) == []
