@@ -6,7 +6,7 @@ from django.db.models import TextField
 from django.db.models.functions import Cast
 
 from agentstate import codec
-from runs_app.models import Effect, Run, Step
+from runs_app.models import EffectRecord, Run, Step
 from runs_app.results import result_hash
 from sessions_app.models import Event
 
@@ -19,7 +19,7 @@ def run_ids(project_id: UUID, session_ids: list[UUID]) -> list[UUID]:
 
 def has_effects(project_id: UUID, session_ids: list[UUID]) -> bool:
     """Whether the ledger has effects of these sessions, under keys of the client's."""
-    return Effect.objects.filter(
+    return EffectRecord.objects.filter(
         project_id=project_id, session_id__in=session_ids
     ).exists()
 

@@ -351,6 +351,12 @@ def test_the_log_is_changed_by_the_redact_function_alone(api, project):
         )
 
 
+def complete(api, step, result):
+    item = {"step": step["step"], "lease_token": step["lease_token"], "result": result}
+    done = api.post("/api/v1/steps/complete", {"items": [item]})
+    assert done.status_code == 200, done
+
+
 def run_with(api, session, word):
     """A run with `word` wherever a client can put it: done, waiting, pending."""
     plan = {
@@ -367,20 +373,32 @@ def run_with(api, session, word):
     }
     run = api.post("/api/v1/runs", plan, headers={"Idempotency-Key": f"r{word}"})
     assert run.status_code == 201, run
-    for _ in range(2):
-        claim = api.post(
-            "/api/v1/steps/claim", {"worker": "w", "run": run.json["id"]}
-        ).json["steps"]
-        item = {"step": claim[0]["step"], "lease_token": claim[0]["lease_token"]}
-        done = api.post(
-            "/api/v1/steps/complete", {"items": [item | {"result": {"found": word}}]}
-        )
-        assert done.status_code == 200, done
-    effect = api.post(
-        f"/api/v1/effects/e-{run.json['id']}/begin",
-        {"run": run.json["id"], "step": claim[0]["step"], "request": {"to": word}},
+    claim = {"worker": "w", "run": run.json["id"]}
+    [first] = api.post("/api/v1/steps/claim", claim).json["steps"]
+    effect = f"/api/v1/effects/e-{run.json['id']}"
+    begun = api.post(
+        f"{effect}/begin",
+        {"step": first["step"], "request": {"to": word}},
+        headers={"Idempotency-Key": f"b{run.json['id']}"},
     )
-    assert effect.status_code < 500
+    assert begun.status_code == 200, begun
+    ended = {"token": begun.json["token"], "result": {"sent": word}}
+    assert api.post(f"{effect}/complete", ended).status_code == 200
+    complete(api, first, {"found": word})
+    [second] = api.post("/api/v1/steps/claim", claim).json["steps"]
+    complete(api, second, {"found": word})
+    signal = {"payload": {"who": word}}
+    told = api.post(f"/api/v1/runs/{run.json['id']}/signals/paid", signal)
+    assert told.status_code < 300, told
+    steps = api.get(f"/api/v1/runs/{run.json['id']}/steps").json["items"]
+    third = f"/api/v1/steps/{steps[2]['id']}/approve"
+    approved = api.post(third, {"args": {"to": [word]}, "reason": word})
+    assert approved.status_code == 200, approved
+    [taken] = api.post("/api/v1/steps/claim", claim).json["steps"]
+    item = {"step": taken["step"], "lease_token": taken["lease_token"]}
+    error = {"code": "down", "message": f"no {word}", "details": {"x": word}}
+    failed = api.post("/api/v1/steps/fail", {"items": [item | {"error": error}]})
+    assert failed.json["items"][0].get("status") != "error", failed.json
     put = api.put(
         f"/api/v1/runs/{run.json['id']}/working-memory/draft",
         {"value": word},
