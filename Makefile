@@ -45,7 +45,8 @@ eval: setup-dev
 	@$(PYTHON) bench/recall_eval.py
 
 soak: setup-dev
-	@$(PYTEST) -m soak
+	@# Each has a time of its own, or may take an hour on a busy machine.
+	@$(PYTEST) -m soak --timeout 3600
 
 requirements:
 	@$(UV) pip compile --quiet --universal --python-version 3.13 --generate-hashes \
