@@ -1,5 +1,6 @@
 """What keeps a fact from being learnt again from the talk that it came from."""
 
+from collections.abc import Iterable
 from uuid import UUID
 
 from agentstate.clock import db_now
@@ -7,6 +8,8 @@ from memory_app.errors import SubjectForgotten
 from memory_app.models import Fact, ForgottenSource, Tombstone
 from memory_app.services.told import NewFact
 from memory_app.text import content_hash, secret_hash, signature
+from sessions_app.log import segment_at
+from sessions_app.models import Session
 
 FORGOTTEN, REJECTED, CORRECTED = "forgotten", "rejected", "corrected"
 
@@ -14,17 +17,20 @@ FORGOTTEN, REJECTED, CORRECTED = "forgotten", "rejected", "corrected"
 def bury(fact: Fact, cause: str) -> None:
     """Leave what keeps the fact from being learnt again from the talk it came from."""
     bury_text(fact, cause)
+    told: dict[str, set[int]] = {}
+    for source in fact.sources.exclude(session=""):
+        told.setdefault(source.session, set()).update(source.seqs)
     ForgottenSource.objects.bulk_create(
         [
             ForgottenSource(
                 project_id=fact.project_id,
-                session=source.session,
+                session=session,
                 seq=seq,
                 kind=fact.kind,
                 memory_id=fact.id,
             )
-            for source in fact.sources.exclude(session="")
-            for seq in source.seqs
+            for name, seqs in told.items()
+            for session, seq in _events(fact.project_id, name, seqs)
         ],
         ignore_conflicts=True,
     )
@@ -69,11 +75,26 @@ def check_not_forgotten(project_id: UUID, new: NewFact) -> None:
             new.said_at is not None and new.said_at <= stone.created_at
         ):
             raise SubjectForgotten(cause=stone.cause)
-    events = ForgottenSource.objects.filter(
+    events = _events(project_id, new.session, new.seqs)
+    gone = ForgottenSource.objects.filter(
         project_id=project_id,
-        session=new.session,
+        session__in={session for session, _ in events},
         seq__in=new.seqs,
         kind=new.kind,
     )
-    if new.session and events.exists():
+    if any(event in events for event in gone.values_list("session", "seq")):
         raise SubjectForgotten(cause=FORGOTTEN)
+
+
+def _events(project_id: UUID, name: str, seqs: Iterable[int]) -> set[tuple[str, int]]:
+    """Return the events of a session as those of whose log they are: a fork shows its
+    parent's as its own."""
+    try:
+        wanted = UUID(name)
+    except ValueError:
+        wanted = None
+    found = Session.objects.in_project(project_id).filter(id=wanted)
+    session = found.first() if wanted else None
+    if session is None:
+        return {(name, seq) for seq in seqs} if name else set()
+    return {(str(segment_at(session, seq).session_id), seq) for seq in seqs}

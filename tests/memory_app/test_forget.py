@@ -573,3 +573,26 @@ def test_what_was_corrected_and_rejected_then_stays_away(api, project):
     new = NewFact("u-100", "Prefers tea", session="s-9", seqs=(1,), said_at=db_now())
     with pytest.raises(SubjectForgotten):
         promote_fact(project.id, new, actor="system", policy=Policy())
+
+
+@pytest.mark.parametrize("told_in", ["parent", "fork"])
+def test_what_was_forgotten_does_not_come_back_from_a_fork(api, project, told_in):
+    """The same event, read in the log of another session, in other words."""
+    from memory_app.errors import SubjectForgotten
+    from memory_app.policy import Policy
+
+    parent = open_session(api)
+    [seq] = say(api, parent, "I have a cat whose name is Tom.")
+    fork = api.post(f"/api/v1/sessions/{parent}/fork", {"at_seq": seq}).json["id"]
+    [own] = say(api, fork, "I have a dog too.")
+    [other] = say(api, parent, "I have a bird too.")
+    assert own == other
+    first, second = (parent, fork) if told_in == "parent" else (fork, parent)
+    source = {"session": first, "seqs": [seq, own]}
+    fact = remember(api, "Has a cat named Tom", source=source)
+    forget(api, fact["id"])
+    again = NewFact("u-100", "Tom is the cat", session=second, seqs=(seq,))
+    with pytest.raises(SubjectForgotten):
+        promote_fact(project.id, again, actor="system", policy=Policy())
+    apart = NewFact("u-100", "Has another pet", session=second, seqs=(own,))
+    assert promote_fact(project.id, apart, actor="system", policy=Policy())

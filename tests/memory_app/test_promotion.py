@@ -156,7 +156,7 @@ def test_pr_06_what_was_confirmed_is_there_after_the_end(api, server):
     session = open_session(api)
     remember(api, "Prefers invoices as PDF", source={"session": session})
     close(api, session)
-    open_session(api)
+    new = open_session(api)
     headers = {"Authorization": f"Bearer {api.key}"}
     with httpx.Client(base_url=server.base_url, headers=headers, timeout=30) as client:
         for mode in ("hybrid", "text"):
@@ -167,6 +167,11 @@ def test_pr_06_what_was_confirmed_is_there_after_the_end(api, server):
             "items"
         ]
         assert listed["embedding"] == "ok"
+        told = client.get(
+            f"/api/v1/sessions/{new}/context",
+            params={"budget_tokens": 4000, "recall": "invoices"},
+        )
+        assert "Prefers invoices as PDF" in told.text
 
 
 def test_own_07_ended_ten_times_at_once_promoted_once(api):

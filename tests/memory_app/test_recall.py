@@ -155,6 +155,7 @@ def test_rc_05_a_wrong_size_is_told_and_not_counted(api, project, use_embedder):
     )
     assert answer.json["items"][0]["fact"] == "Likes coffee"
     assert "1 facts have no vector" in answer.json["degraded"]
+    assert not api.get("/readyz").json["checks"]["embeddings"].startswith("ok")
 
 
 def test_rc_06_a_new_model_serves_when_it_has_all(api, project, use_embedder):
