@@ -1,6 +1,7 @@
 """What keeps a fact from being learnt again from the talk that it came from."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from uuid import UUID
 
 from agentstate.clock import db_now
@@ -89,12 +90,10 @@ def check_not_forgotten(project_id: UUID, new: NewFact) -> None:
 def _events(project_id: UUID, name: str, seqs: Iterable[int]) -> set[tuple[str, int]]:
     """Return the events of a session as those of whose log they are: a fork shows its
     parent's as its own."""
-    try:
-        wanted = UUID(name)
-    except ValueError:
-        wanted = None
-    found = Session.objects.in_project(project_id).filter(id=wanted)
-    session = found.first() if wanted else None
+    session = None
+    with suppress(ValueError):
+        sessions = Session.objects.in_project(project_id)
+        session = sessions.filter(id=UUID(name)).first()
     if session is None:
         return {(name, seq) for seq in seqs} if name else set()
     return {(str(segment_at(session, seq).session_id), seq) for seq in seqs}
