@@ -5,6 +5,7 @@ the forgotten log gives the forgotten rows.
 """
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -202,6 +203,9 @@ IDENTIFIER = re.compile(
 )
 # Several such one after another: "XX00 TEST 1234".
 CODE_RUN = re.compile(rf"{BEGINS}(?:[A-Z0-9]{{2,}}[ -])+[A-Z0-9]{{2,}}{ENDS}")
+# However it is grouped: 4111 1111, 4111-1111, 41111111.
+NUMBER = re.compile(r"\+?\d(?:[\s().-]*\d){5,}")
+WIDER = ord("！") - ord("!")  # from a character of ASCII to its wide form
 WITHOUT_SPACES = re.compile(f"[{UNSPACED}]")
 VALUE = re.compile(r"(?:\b(?:is|are|was)\b|[:=])\s+(.{8,})$", re.IGNORECASE)
 
@@ -228,7 +232,26 @@ def _bounds(character: str) -> bool:
 
 
 def _pattern(part: str) -> str:
-    words = [re.escape(word) for word in part.split()]
     begins = BEGINS if _bounds(part[:1]) else ""
     ends = ENDS if _bounds(part[-1:]) else ""
+    if NUMBER.fullmatch(part):
+        digits = [_spelled(c) for c in part if c.isdigit()]
+        return rf"{BEGINS}\+?" + r"[\s().-]{0,2}".join(digits) + ends
+    words = [_spelled(word) for word in unicodedata.normalize("NFC", part).split()]
     return begins + r"\s+".join(words) + ends
+
+
+def _spelled(word: str) -> str:
+    """Match a word with its accents composed or not, its characters wide or not."""
+    return "".join(_forms(character) for character in word)
+
+
+def _forms(character: str) -> str:
+    forms = {character, unicodedata.normalize("NFD", character)}
+    forms.add(unicodedata.normalize("NFKC", character))
+    if "!" <= character <= "~":
+        forms.add(chr(ord(character) + WIDER))
+    # The longer first: an accent of its own must not be left behind.
+    ordered = sorted(forms, key=lambda form: (-len(form), form))
+    joined = "|".join(re.escape(form) for form in ordered)
+    return joined if len(ordered) == 1 else f"(?:{joined})"

@@ -596,3 +596,38 @@ def test_what_was_forgotten_does_not_come_back_from_a_fork(api, project, told_in
         promote_fact(project.id, again, actor="system", policy=Policy())
     apart = NewFact("u-100", "Has another pet", session=second, seqs=(own,))
     assert promote_fact(project.id, apart, actor="system", policy=Policy())
+
+
+@pytest.mark.parametrize(
+    "fact, said",
+    [
+        (
+            "Lives with Zoë Müller-Ångström",
+            "Zoe\u0308 Mu\u0308ller-A\u030angstro\u0308m",
+        ),
+        ("Lives with Zoe\u0308 Mu\u0308ller", "Zoë Müller"),
+        ("番号は12345678", "１２３４５６７８"),
+        ("Card number is 4111 1111 1111 1111", "4111-1111-1111-1111"),
+        ("Card number is 4111 1111 1111 1111", "4111111111111111"),
+        ("Phone is +47 900 00 001", "47-90000001"),
+    ],
+)
+def test_however_it_is_spelled(api, project, fact, said):
+    session = open_session(api)
+    whole = fact.split(" is ")[-1] if said[-1].isdigit() else fact
+    say(api, session, f"yes, {said}, that is so", f"so: {whole}")
+    before = [event["created_at"] for event in events_of(api, session)]
+    text = f"Lives with {said}" if fact.startswith("Lives") else said
+    say(api, session, f"again: {text}.")
+    made = remember(api, fact)
+    forget(api, made["id"], scope="everywhere")
+    contents = [
+        event["payload"].get("content", "") for event in events_of(api, session)
+    ]
+    assert contents[-1] == "again: [forgotten]."
+    assert [e["created_at"] for e in events_of(api, session)][: len(before)] == before
+    check_replay(project, session)
+
+
+def events_of(api, session):
+    return api.get(f"/api/v1/sessions/{session}/events").json["items"]
