@@ -1,5 +1,6 @@
 """Forgetting outside of logs and facts: stored answers, audit, Redis, other tables."""
 
+import contextlib
 import logging
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -270,11 +271,23 @@ def forget_in_redis(ids: Iterable[UUID], needles: Needles | None = None) -> int:
         for key in client.scan_iter(match=f"*{REDIS_PREFIX}*", count=1000):
             if any(mark in key for mark in marks):
                 forgotten += _forget_key(client, key, needles)
+        if forgotten:
+            _rewrite_its_file(client)
         return forgotten
     except redis.RedisError as exc:
         raise RedisAway(type(exc).__name__) from exc
     finally:
         client.close()
+
+
+def _rewrite_its_file(client: Any) -> None:
+    """Have Redis write its append-only file anew, without what was deleted.
+
+    One that has no such file, does not let us ask, or is at it already, is left alone.
+    """
+    with contextlib.suppress(redis.ResponseError):
+        if client.config_get("appendonly").get("appendonly") == "yes":
+            client.bgrewriteaof()
 
 
 def _forget_key(client: Any, key: bytes, needles: Needles | None) -> int:
