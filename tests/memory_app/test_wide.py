@@ -119,7 +119,7 @@ def many_facts(project):
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_five_facts_beside_half_a_million(api, project, many_facts):
+def test_rc_04_five_facts_beside_half_a_million(api, project, many_facts):
     """Each subject gets its limit, the small one and the big one, in every mode."""
     many_facts(500_000, lambda number: "big")
     few = ["Likes tea", "Has a dog", "Lives in Oslo", "Plays chess", "Is a nurse"]
