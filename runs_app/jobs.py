@@ -12,9 +12,10 @@ from sessions_app.errors import WorkingMemoryUnavailable
 logger = logging.getLogger(__name__)
 
 ROUNDS = 20
+EVERY_TEN_SECONDS = "* * * * * */10"  # seconds come last
 
 
-@app.periodic(cron="*/10 * * * * *")
+@app.periodic(cron=EVERY_TEN_SECONDS)
 @app.task(
     name="runs_app.sweep",
     queueing_lock="runs_app.sweep",
@@ -30,7 +31,7 @@ def sweep_runs(timestamp: int) -> None:
         logger.info("runs swept", extra=swept._asdict())
 
 
-@app.periodic(cron="*/10 * * * * *")
+@app.periodic(cron=EVERY_TEN_SECONDS)
 @app.task(
     name="runs_app.settle_handoffs",
     queueing_lock="runs_app.settle_handoffs",

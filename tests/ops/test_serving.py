@@ -99,6 +99,18 @@ def test_hot_statements_are_parsed_once_where_postgres_is_our_own(served):
     assert sent and all("$1" in query and session not in query for (query,) in sent)
 
 
+def test_timers_fire_though_nobody_asks_for_work(served):
+    """The background job comes by every ten seconds."""
+    with served.client(served.any_key()) as http:
+        plan = {"session_key": "naps", "steps": [{"sleep_s": 0.1}]}
+        run = http.post("/api/v1/runs", json=plan).json()["id"]
+
+        def has_woken():
+            return http.get(f"/api/v1/runs/{run}").json()["state"] == "succeeded"
+
+        assert wait_until(has_woken, 60)
+
+
 def test_no_password_is_on_a_command_line(served):
     secrets = (served.data_dir / "secrets.json").read_text()
     served.remember_tree()
