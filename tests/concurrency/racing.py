@@ -1,6 +1,8 @@
 """Do things at the same moment, on connections of their own."""
 
+import random
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,11 +20,14 @@ def each_at_once(
     rounds: Sequence[Sequence[Any]],
     *calls: Callable[..., Any],
     before: Callable[..., object] = lambda *_: None,
+    apart: float = 0,
 ) -> list[list[Any]]:
     """Call all at the same moment with a round's arguments, then with the next one's.
 
     Returns a list for each round. Threads and their connections last for all of them,
     and no call begins a round before all have ended the last and `before` is done.
+    Each begins up to `apart` seconds late, by chance: where one has less to do before
+    they meet, it would else be first nearly every time.
     """
     coming = iter(rounds)
     barrier = threading.Barrier(len(calls), lambda: before(*next(coming)))
@@ -32,6 +37,8 @@ def each_at_once(
         try:
             for arguments in rounds:
                 barrier.wait(60)
+                if apart:
+                    time.sleep(random.uniform(0, apart))
                 answers.append(call(*arguments))
             return answers
         except BaseException:

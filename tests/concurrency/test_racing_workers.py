@@ -15,6 +15,7 @@ from runs_app.sweeps import sweep
 from tests.concurrency.racing import at_once, each_at_once
 from tests.runs_app.conftest import held, log_holds  # noqa: F401
 
+APART = 0.004  # seconds
 OUTCOMES = ["done", "cancelled", "failed"]
 END_EVENTS = {"run.succeeded", "run.failed", "run.cancelled"}
 
@@ -141,6 +142,7 @@ def test_04_a_rescue_and_a_completion_at_the_same_moment(work, project, lots):
             lambda step: work.complete(step, "late"),
             lambda _: sweep(project.id),
             before=end_of_lease,
+            apart=APART,
         )
         refused = []
         for (completed, _), (_, [step]) in zip(answers, rows_of(lot), strict=True):
@@ -225,6 +227,7 @@ def test_05_a_completion_at_the_same_moment_as(runs, api, work, project, other, 
             work.complete,
             rival,
             before=end_of_time if other == "timeout" else lambda _: None,
+            apart=APART,
         )
         for (completed, rivals), (run, [step]) in zip(
             answers, rows_of(lot), strict=True
@@ -247,6 +250,7 @@ def test_20_a_signal_at_the_same_moment_as_the_wait_begins(work, api, runs, lots
             lambda step: api.post(
                 f"/api/v1/runs/{step['run']}/signals/go", {"payload": 1}
             ),
+            apart=APART,
         )
         for (completed, _), (_, steps) in zip(answers, rows_of(lot), strict=True):
             lots.firsts[completed["run_state"]] += 1
@@ -263,6 +267,7 @@ def test_22_an_approval_at_the_moment_it_times_out(work, api, project, lots):
             lambda step: api.post(f"/api/v1/steps/{step}/approve", {}),
             lambda _: sweep(project.id),
             before=end_of_wait,
+            apart=APART,
         )
         approved = []
         for (answer, _), (run, [step]) in zip(answers, rows_of(lot), strict=True):
@@ -295,6 +300,7 @@ def test_lists_that_cross_do_not_wait_for_each_other(runs, work, lots):
             lambda steps: work.end("complete", *steps[::2]),
             lambda steps: work.end("heartbeat", *steps[::-1]),
             lambda steps: work.end("complete", *steps[1::2][::-1]),
+            apart=APART,
         )
         for first, _, last in answers:
             assert all(item["ok"] for item in first + last)
