@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import socket
 import threading
 import time
 from dataclasses import dataclass
@@ -201,6 +202,8 @@ class _Stream:
             return self.arrived[seq]
 
     def close(self) -> None:
+        # The reader waits in it: closed alone, it would stay open as long.
+        self.connection.socket.shutdown(socket.SHUT_RDWR)
         self.connection.close()
 
     def _read(self) -> None:
