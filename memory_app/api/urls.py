@@ -1,5 +1,6 @@
-from django.urls import path, register_converter
+from django.urls import path
 
+from agentstate.api.paths import ANY_TEXT
 from memory_app.api.facts import (
     ApproveView,
     ChangeFactsView,
@@ -25,21 +26,7 @@ from memory_app.api.recall import RecallView, SearchView
 from memory_app.api.subjects import ConsolidateView, ImportView, SubjectListView
 
 FACT = "memory/<uuid:fact_id>"
-
-
-class SubjectConverter:
-    """A subject is any text, line ends and slashes included."""
-
-    regex = r"[\s\S]+"
-
-    def to_python(self, value: str) -> str:
-        return value
-
-    def to_url(self, value: str) -> str:
-        return value
-
-
-register_converter(SubjectConverter, "subject")
+SUBJECT = f"subjects/<{ANY_TEXT}:subject>"
 
 urlpatterns = [
     path("memory", FactListView.as_view()),
@@ -59,7 +46,7 @@ urlpatterns = [
     path("promotions/<uuid:promotion_id>", PromotionView.as_view()),
     path("promotions/<uuid:promotion_id>/retry", RetryPromotionView.as_view()),
     path("subjects", SubjectListView.as_view()),
-    path("subjects/<subject:subject>/consolidate", ConsolidateView.as_view()),
-    path("subjects/<subject:subject>/forget", ForgetSubjectView.as_view()),
-    path("subjects/<subject:subject>/export", ExportSubjectView.as_view()),
+    path(f"{SUBJECT}/consolidate", ConsolidateView.as_view()),
+    path(f"{SUBJECT}/forget", ForgetSubjectView.as_view()),
+    path(f"{SUBJECT}/export", ExportSubjectView.as_view()),
 ]

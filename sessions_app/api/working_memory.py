@@ -9,7 +9,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from django.http import HttpRequest, HttpResponseBase
-from django.urls import URLPattern, path, register_converter
+from django.urls import URLPattern, path
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -22,6 +22,7 @@ from agentstate import codec
 from agentstate.api.etags import ANY, etag, read_if_match, read_if_none_match
 from agentstate.api.pagination import decode_cursor, encode_cursor
 from agentstate.api.params import PageParams, read_params
+from agentstate.api.paths import ANY_TEXT
 from agentstate.api.serializers import JSONValueField, StrictSerializer, read_as
 from agentstate.errors import FieldError
 from sessions_app import working_memory as memory
@@ -70,21 +71,6 @@ ENTRY_EXAMPLE = {
     "length": None,
 }
 CURSOR = "working-memory"
-
-
-class EntryKeyConverter:
-    """All the rest of a path, line ends included: any text may be a key."""
-
-    regex = r"[\s\S]+"
-
-    def to_python(self, value: str) -> str:
-        return value
-
-    def to_url(self, value: str) -> str:
-        return value
-
-
-register_converter(EntryKeyConverter, "entry_key")
 
 
 class LifeIn(StrictSerializer):
@@ -375,7 +361,7 @@ def working_memory_paths(
             return self.touch(key)
 
     below = f"{prefix}/working-memory"
-    one = f"{below}/<entry_key:key>"
+    one = f"{below}/<{ANY_TEXT}:key>"
     return [
         path(below, ListView.as_view()),
         path(f"{one}/increment", by_method("increment", IncrementView, EntryView)),
