@@ -96,9 +96,10 @@ class WSGIBridge:
     async def _serve(
         self, scope: Scope, receive: Receive, send: Send, limit: int
     ) -> None:
-        with self._body_of(scope) as body:
+        announced = content_length(scope)
+        with self._body_of(announced) as body:
             try:
-                await self._read(scope, receive, body, limit)
+                await self._read(announced, receive, body, limit)
             except BodyCutShort:
                 detail = "The body ended before its announced length."
                 return await refuse(send, 400, "incomplete_body", detail)
@@ -118,9 +119,8 @@ class WSGIBridge:
             await send(start)
             await send({"type": "http.response.body", "body": content})
 
-    def _body_of(self, scope: Scope) -> IO[bytes]:
+    def _body_of(self, announced: int | None) -> IO[bytes]:
         """Where a body waits: in memory if it is known to be small."""
-        announced = content_length(scope)
         if announced is not None and announced <= SPOOL_BYTES:
             return io.BytesIO()
         return tempfile.SpooledTemporaryFile(SPOOL_BYTES, dir=self.spool_dir)
@@ -142,10 +142,9 @@ class WSGIBridge:
             await asyncio.shield(loop.run_in_executor(self.readers, _close, parts))
 
     async def _read(
-        self, scope: Scope, receive: Receive, body: IO[bytes], limit: int
+        self, announced: int | None, receive: Receive, body: IO[bytes], limit: int
     ) -> None:
         """Fill `body` and leave it at its beginning. BodyCutShort, BodyTooLarge."""
-        announced = content_length(scope)
         if announced is not None and announced > limit:
             raise BodyTooLarge
         size, more = 0, True

@@ -233,8 +233,10 @@ class Supervisor:
             valkey=not os.environ.get("REDIS_URL"),
         )
         self.waits_for_services = not self.stopping.is_set()
-        os.environ |= services.start()
-        self.waits_for_services = False
+        try:
+            os.environ |= services.start()
+        finally:
+            self.waits_for_services = False
         try:
             yield services
         finally:

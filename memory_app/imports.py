@@ -19,12 +19,9 @@ from agentstate.errors import AppError, FieldError
 from memory_app.export import FORMAT
 from memory_app.models import Kind, SourceKind, Status
 from memory_app.services import NewFact
+from memory_app.services.told import FACT_MAX, METADATA_MAX_BYTES, NAME_MAX, NOTE_MAX
 
 FORMATS = ("auto", "jsonl", "agentstate", "mem0", "letta")
-FACT_MAX = 10_000  # characters
-NAME_MAX = 500
-METADATA_MAX_BYTES = 16 * 1024
-NOTE_MAX = 1000
 METADATA_KEPT = ("categories", "tags", "label", "metadata")
 
 

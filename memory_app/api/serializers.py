@@ -15,12 +15,10 @@ from agentstate.api.serializers import (
 from memory_app.models import Kind, SourceKind, Status
 from memory_app.recall.search import Hit
 from memory_app.services import NewFact
+from memory_app.services.told import FACT_MAX, METADATA_MAX_BYTES, NAME_MAX, NOTE_MAX
 from memory_app.shown import fact_json
 
 BIGINT_MAX = 2**63 - 1
-FACT_MAX = 10_000  # characters
-NAME_MAX = 500
-METADATA_MAX_BYTES = 16 * 1024
 FACTS_PER_CALL = 1000
 
 
@@ -73,7 +71,7 @@ class FactFieldsIn(StrictSerializer):
     )
     valid_to = InstantField(required=False, allow_null=True)
     expires_at = InstantField(required=False, allow_null=True)
-    note = StringField(max_length=1000, required=False, allow_blank=True)
+    note = StringField(max_length=NOTE_MAX, required=False, allow_blank=True)
 
     def validate_fact(self, value: str) -> str:
         if not value.strip():
@@ -168,7 +166,7 @@ class CorrectIn(ExpectedVersionIn):
     valid_from = InstantField(required=False)
     valid_to = InstantField(required=False, allow_null=True)
     expires_at = InstantField(required=False, allow_null=True)
-    note = StringField(max_length=1000, required=False, allow_blank=True)
+    note = StringField(max_length=NOTE_MAX, required=False, allow_blank=True)
 
     def validate_fact(self, value: str) -> str:
         if not value.strip():

@@ -21,13 +21,13 @@ from agentstate.errors import FieldError
 from memory_app import services
 from memory_app.api.base import FACT_EXAMPLE, MemoryView
 from memory_app.api.serializers import (
-    NAME_MAX,
     RememberedListOut,
     subject_field,
 )
 from memory_app.consolidation import consolidate
 from memory_app.imports import FORMATS, read_facts
 from memory_app.models import Fact, Subject
+from memory_app.services.told import NAME_MAX
 from memory_app.shown import remembered_json
 
 IMPORT_MAX = 5_000  # facts in one call

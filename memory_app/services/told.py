@@ -7,6 +7,10 @@ from uuid import UUID
 
 from memory_app.models import Fact, Kind, SourceKind
 
+# What may be told, by a call or in a file.
+FACT_MAX, NAME_MAX, NOTE_MAX = 10_000, 500, 1000  # characters
+METADATA_MAX_BYTES = 16 * 1024  # as JSON
+
 
 @dataclass(frozen=True)
 class NewFact:

@@ -109,11 +109,18 @@ CHANGES = [
 """,
     ),
 ]
+
+
+def changed(sql: str, *changes: tuple[str, str]) -> str:
+    """The SQL with each of the changes made at the one place that it is for."""
+    for was, becomes in changes:
+        assert sql.count(was) == 1, was
+        sql = sql.replace(was, becomes)
+    return sql
+
+
 BEFORE = one_call.TURN.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION")
-AFTER = BEFORE
-for was, becomes in CHANGES:
-    assert AFTER.count(was) == 1, was
-    AFTER = AFTER.replace(was, becomes)
+AFTER = changed(BEFORE, *CHANGES)
 
 
 class Migration(migrations.Migration):

@@ -14,22 +14,12 @@ further_on = import_module("runs_app.migrations.0016_look_further_on")
 PLACES = """
 ALTER TYPE agentstate_work ADD ATTRIBUTE session_place tid, ADD ATTRIBUTE run_place tid;
 """
+changed = further_on.changed
 
-
-def function_in(sql: str, name: str, end: str) -> str:
-    """The statement of an earlier migration that makes this function, to replace it."""
-    begin = sql.index(f"FUNCTION {name}(")
-    return f"CREATE OR REPLACE {sql[begin : sql.index(end, begin)]}{end}\n"
-
-
-def changed(sql: str, *changes: tuple[str, str]) -> str:
-    for was, becomes in changes:
-        assert sql.count(was) == 1, was
-        sql = sql.replace(was, becomes)
-    return sql
-
-
-LOAD_BEFORE = function_in(one_call.CLOSE, "agentstate_run_work", "$$;")
+# Plain SQL, which `as_it_was` does not look for.
+begin = one_call.CLOSE.index("FUNCTION agentstate_run_work(")
+end = one_call.CLOSE.index("$$;", begin)
+LOAD_BEFORE = f"CREATE OR REPLACE {one_call.CLOSE[begin:end]}$$;\n"
 LOAD = changed(
     LOAD_BEFORE,
     ("'{}'::text[]\n      FROM", "'{}'::text[], NULL::tid, r.ctid\n      FROM"),
@@ -40,7 +30,7 @@ LOAD_AT = changed(
     ("NULL::tid", "p_session_place"),
 )
 
-OPEN_BEFORE = function_in(one_call.CLOSE, "agentstate_open_run", "END $$;")
+OPEN_BEFORE = one_call.as_it_was(one_call.CLOSE, "agentstate_open_run")
 OPEN = changed(
     OPEN_BEFORE.replace(
         "SELECT s.last_seq INTO v_last_seq FROM",
@@ -86,7 +76,7 @@ SESSION = """UPDATE agent_sessions s
                             THEN date_trunc('minute', w.now) ELSE s.active_at END
      WHERE s.id = w.session AND s.project_id IS NOT DISTINCT FROM w.project
        AND cardinality(w.types) > 0"""
-WRITE_BEFORE = function_in(one_call.CLOSE, "agentstate_write_work", "END $$;")
+WRITE_BEFORE = one_call.as_it_was(one_call.CLOSE, "agentstate_write_work")
 WRITE = changed(
     WRITE_BEFORE,
     (

@@ -13,6 +13,7 @@ moves = import_module("runs_app.migrations.0002_moves")
 budgets = import_module("runs_app.migrations.0012_shared_budgets")
 one_call = import_module("runs_app.migrations.0014_one_call")
 meanwhile = import_module("runs_app.migrations.0015_erased_meanwhile")
+further_on = import_module("runs_app.migrations.0016_look_further_on")
 
 READ = """
 -- A run, or what is kept of an erased one: what bounds it, and what it and those that it
@@ -272,11 +273,8 @@ END $$;
 
 def changed(sql: str, name: str, *changes: tuple[str, str]) -> tuple[str, str]:
     """The function of an earlier migration as it was, and with the changes made."""
-    before = after = one_call.as_it_was(sql, name)
-    for was, becomes in changes:
-        assert after.count(was) == 1, was
-        after = after.replace(was, becomes)
-    return before, after
+    before = one_call.as_it_was(sql, name)
+    return before, further_on.changed(before, *changes)
 
 
 CHANGED = [
